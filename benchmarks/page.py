@@ -118,9 +118,9 @@ def _serving(run: Path) -> Iterator[str]:
     from fastapi import FastAPI
     from fastapi.responses import StreamingResponse
 
-    from penwright.serving.app import create_app
     from penwright.serving.model_registry import ModelRegistry
     from penwright.serving.model_worker import ModelWorker
+    from penwright.serving.server import create_app
     from penwright.serving.settings import ServingSettings
 
     bound = socket.create_server(("127.0.0.1", 0))

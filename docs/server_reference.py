@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from penwright.config import DecodingSettings
 from penwright.config.descriptions import field_comments
-from penwright.serving.app import create_app
+from penwright.serving.server import create_app
 from penwright.serving.settings import ServingSettings
 
 ROUTES = {  # title of a group: how its paths begin

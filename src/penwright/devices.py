@@ -25,19 +25,19 @@ TOO_LITTLE_MEMORY = (
 )
 
 
-def usable_device(wanted: str, setting: str = "device") -> torch.device:
+def usable_device(name: str, setting: str = "device") -> torch.device:
     """Return the device; raise UsageError, naming the setting, if this machine cannot use it."""
     try:
-        device = torch.device(wanted)
+        device = torch.device(name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise UsageError(f"{setting}: '{wanted}' cannot be used here: {_why_unusable(wanted, error)}") from None
+        raise UsageError(f"{setting}: '{name}' cannot be used here: {_why_unusable(name, error)}") from None
     return device
 
 
-def _why_unusable(wanted: str, error: Exception) -> str:
+def _why_unusable(name: str, error: Exception) -> str:
     """Return why this machine cannot use a device, and what to choose instead."""
-    kind, _, number = wanted.partition(":")
+    kind, _, number = name.partition(":")
     if kind not in DEVICES or (number and not number.isdecimal()):
         return f"there is no such device. Choose {', '.join(DEVICES[:-1])} or {DEVICES[-1]}"
     if kind == "cuda" and not torch.backends.cuda.is_built():

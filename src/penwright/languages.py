@@ -116,7 +116,7 @@ def requested_languages(data: DataSettings) -> Languages | None:
         codes = list(dict.fromkeys(map(side_name, data.train)))
     if len(codes) == 2 and all(map(CODE.fullmatch, codes)):
         return Languages(*codes)
-    pairs = {found for path in data.train if (found := languages_in(Path(path).name))}
+    pairs = {languages for path in data.train if (languages := languages_in(Path(path).name))}
     return pairs.pop() if len(pairs) == 1 else None
 
 

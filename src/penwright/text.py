@@ -78,14 +78,14 @@ def complete_last_word(text: str) -> str:
 def joined(text: str, spans: Sequence[WordSpan], sizes: Iterable[int]) -> list[WordSpan]:
     """Join touching spans unless a token ends at their boundary. `sizes` holds the size of each token in bytes."""
     ends, starts = set(accumulate(sizes)), byte_places(text)
-    found: list[WordSpan] = []
+    merged: list[WordSpan] = []
     for span in spans:
-        touches = bool(found) and found[-1].end == span.start
+        touches = bool(merged) and merged[-1].end == span.start
         if touches and starts[span.start] not in ends:
-            found[-1] = WordSpan(found[-1].start, span.end)
+            merged[-1] = WordSpan(merged[-1].start, span.end)
         else:
-            found.append(span)
-    return found
+            merged.append(span)
+    return merged
 
 
 def span_indices(text: str, spans: Sequence[WordSpan], sizes: Iterable[int]) -> list[int]:

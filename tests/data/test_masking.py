@@ -7,10 +7,10 @@ import torch
 from penwright.config import ModelSettings
 from penwright.data.batches import IGNORED, Markers, MaskedBatch
 from penwright.data.bucketing import LabelledBatches
-from penwright.data.masking import MASKED, MOST_CHARACTERS, MaskedBatches, passages
 from penwright.data.store import Column
 from penwright.losses import summed_loss
 from penwright.model.transformer import EncoderOnly
+from penwright.tasks.encoding import MASKED, MOST_CHARACTERS, MaskedBatches, passages
 
 MARKERS = Markers(pad=0, start=1, end=2)
 LENGTHS = np.random.default_rng(3).integers(1, 90, 400)

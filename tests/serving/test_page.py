@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penwright.serving.app import PAGE
+from penwright.serving.server import PAGE
 
 PLACES = {
     "writer": [

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from penwright.serving.app import PAGE
+from penwright.serving.server import PAGE
 from penwright.text import gap_between
 
 TEXT = "é 😀 سلام 你好\nsecond line"

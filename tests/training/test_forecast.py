@@ -2,8 +2,14 @@ import random
 
 import pytest
 
-from penwright.training.auto.forecast import compressed_bits, forecast_bits, forecast_by_epochs, share_of_best
-from penwright.workflows.alternatives import FITTING_SECONDS, fitting_seconds
+from penwright.workflows.forecast import (
+    FITTING_SECONDS,
+    compressed_bits,
+    fitting_seconds,
+    forecast_bits,
+    forecast_by_epochs,
+    share_of_best,
+)
 from penwright.workflows.train import FIRST_SHARE, LINEAR_SHARE
 
 

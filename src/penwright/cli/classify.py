@@ -82,8 +82,8 @@ def command(
     results = [choice.limited(each) for each in classifier.classify(sources)]
     for number, (source, result) in enumerate(zip(sources, results, strict=True), start=1):
         if json:
-            found = {name: value for name, value in asdict(result).items() if name not in NEW or value is not None}
-            print_json({"text": source, **found})
+            record = {name: value for name, value in asdict(result).items() if name not in NEW or value is not None}
+            print_json({"text": source, **record})
             continue
         for warning in result.warnings:
             warn(f"text {number}: {warning}" if len(sources) > 1 else warning)
@@ -176,11 +176,11 @@ def _cells(result: "Classification", top: int) -> list[str]:
     if result.labels is not None and top == 1:
         probabilities = [f"{result.scores[label]:.3f}" for label in result.labels]
         return [BETWEEN_LABELS.join(result.labels), BETWEEN_LABELS.join(probabilities)]
-    found = [(label, f"{probability:.3f}") for label, probability in islice(result.scores.items(), top)]
-    if found and result.label is None and result.labels is None:
-        found[0] = ("", found[0][1])
-    found += [("", "")] * (top - len(found))
-    return [cell for pair in found for cell in pair]
+    cells = [(label, f"{probability:.3f}") for label, probability in islice(result.scores.items(), top)]
+    if cells and result.label is None and result.labels is None:
+        cells[0] = ("", cells[0][1])
+    cells += [("", "")] * (top - len(cells))
+    return [cell for pair in cells for cell in pair]
 
 
 class UserTable(NamedTuple):

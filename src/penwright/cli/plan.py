@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penwright.training.auto.cluster import ClusterEstimate
-    from penwright.training.auto.forecast import Forecast
     from penwright.training.auto.planner import Plan
+    from penwright.workflows.forecast import Forecast
     from penwright.workflows.plan import Prepared
 
 IMPROVES = "should improve the model", "would hardly improve the model"
@@ -63,7 +63,7 @@ def command(
     Also estimates how much longer training would pay off. Trains nothing.
     """
     from penwright.training.auto.cluster import GPUS, estimate_cluster
-    from penwright.workflows.alternatives import forecast
+    from penwright.workflows.forecast import forecast
 
     if gpu not in GPUS:
         raise UsageError(f"--gpu: the specifications of '{gpu}' are not known. Choose one of {', '.join(GPUS)}")
@@ -118,7 +118,7 @@ def _estimate_in_words(estimate: "ClusterEstimate", plan: "Plan", gpus: str) -> 
 
 def _alternatives(prepared: "Prepared", forecast: "Forecast") -> dict[str, object]:
     """Return the alternatives to the plan (sizes, budgets and columns), and facts about the corpus."""
-    from penwright.workflows.alternatives import budget_options, columns_of, passage_tokens, size_options
+    from penwright.workflows.forecast import budget_options, columns_of, passage_tokens, size_options
 
     return {
         "reason": prepared.reason,

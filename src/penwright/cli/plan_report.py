@@ -124,7 +124,7 @@ def _task_and_data(prepared: "Prepared") -> "Iterator[str]":
 
 def _problems(prepared: "Prepared") -> "Iterator[str]":
     """Yield a warning for each reason why the model may perform poorly, or may not fit in memory."""
-    from penwright.workflows.alternatives import encoders_beside
+    from penwright.workflows.forecast import encoders_beside
 
     plan = prepared.plan
     if plan.minutes_wanted is not None:
@@ -183,8 +183,8 @@ def _in_one_line(example: dict[str, str]) -> str:
 
 def warn_of_short_members(member: "Prepared", n_members: int) -> None:
     """Warn if the members have too little time for an ensemble to outperform a single model."""
-    from penwright.training.auto.forecast import SATURATION
     from penwright.workflows.ensemble import minutes_for
+    from penwright.workflows.forecast import SATURATION
 
     plan, minutes = member.plan, member.plan.recipe.training.minutes
     if plan.recipe.distillation is not None or minutes is None:

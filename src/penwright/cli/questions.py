@@ -45,54 +45,56 @@ class Questions:
 
     def default_questions(self) -> list[Question]:
         """Return the default questions: surprisal (for a classifier: attribution) and the statistics of a few heads."""
-        look, text, target = self.inspector, self.text, self.target
-        if not text.strip() and look.kind != "classifier":
+        inspector, text, target = self.inspector, self.text, self.target
+        if not text.strip() and inspector.kind != "classifier":
             raise UsageError("there is nothing to inspect: the text is empty")
-        heads = self.heads("diagonal" if look.kind == "translator" else "previous", FIRST_HEADS)
-        if not look.outcomes:
+        heads = self.heads("diagonal" if inspector.kind == "translator" else "previous", FIRST_HEADS)
+        if not inspector.outcomes:
             return [heads]
-        if look.kind == "classifier":
-            return [Question("attribution", partial(look.attribution, text, target)), heads]
-        return [Question("scores", partial(look.token_scores, text, target)), heads]
+        if inspector.kind == "classifier":
+            return [Question("attribution", partial(inspector.attribution, text, target)), heads]
+        return [Question("scores", partial(inspector.token_scores, text, target)), heads]
 
     def asked(self, options: Mapping[str, Any], position: int | None, patch_kind: str) -> list[Question]:
         """Return the questions that the command-line options ask: for an option with a list, one question per item."""
-        look, about = self.inspector, (self.text, self.target)
+        inspector, about = self.inspector, (self.text, self.target)
 
         def patching(other: str) -> Question:
             kind = parse_kind(patch_kind)
-            find = partial(look.patching, self.text, other, self.target, kind=kind, position=position)
+            find = partial(inspector.patching, self.text, other, self.target, kind=kind, position=position)
             return Question("patching", find)
 
-        ask: Mapping[str, Callable[[Any], Question]] = {
-            "top": lambda k: Question("scores", partial(look.token_scores, *about, k), answers.top_tokens),
+        question_about: Mapping[str, Callable[[Any], Question]] = {
+            "top": lambda k: Question("scores", partial(inspector.token_scores, *about, k), answers.top_tokens),
             "sort": self.heads,
             "head": self.head,
-            "arithmetic": lambda head: Question("arithmetic", partial(look.arithmetic, self.text, head, self.target)),
-            "alignment": lambda _: Question("alignment", partial(look.alignment, *about)),
-            "beams": lambda beam_size: Question("beams", partial(look.beams, self.text, beam_size)),
-            "rollout": lambda _: Question("rollout", partial(look.rollout, *about)),
-            "lens": lambda _: Question("lens", partial(look.lens, *about)),
-            "attribute": lambda _: Question("attribution", partial(look.attribution, *about, position=position)),
+            "arithmetic": lambda head: Question(
+                "arithmetic", partial(inspector.arithmetic, self.text, head, self.target)
+            ),
+            "alignment": lambda _: Question("alignment", partial(inspector.alignment, *about)),
+            "beams": lambda beam_size: Question("beams", partial(inspector.beams, self.text, beam_size)),
+            "rollout": lambda _: Question("rollout", partial(inspector.rollout, *about)),
+            "lens": lambda _: Question("lens", partial(inspector.lens, *about)),
+            "attribute": lambda _: Question("attribution", partial(inspector.attribution, *about, position=position)),
             "ablate": self.ablation,
-            "parts": lambda _: Question("parts", partial(look.logit_attribution, *about, position=position)),
-            "paths": lambda _: Question("paths", partial(look.paths, *about, position=position)),
+            "parts": lambda _: Question("parts", partial(inspector.logit_attribution, *about, position=position)),
+            "paths": lambda _: Question("paths", partial(inspector.paths, *about, position=position)),
             "patch": patching,
             "whole": lambda _: self.whole(position),
         }
         several = {name: value if isinstance(value, list) else [value] for name, value in options.items() if value}
-        return [ask[name](value) for name, values in several.items() for value in values]
+        return [question_about[name](value) for name, values in several.items() for value in values]
 
     def heads(self, statistic: str, shown: int | None = None) -> Question:
         """Return a question about all heads: their statistics, sorted by one of them, in at most `shown` rows."""
         if statistic not in STATISTICS:
             raise UsageError(f"there is no head statistic '{statistic}'. Choose one of {', '.join(STATISTICS)}")
-        look, text, target = self.inspector, self.text, self.target
+        inspector, text, target = self.inspector, self.text, self.target
         return Question(
             "heads",
-            partial(look.head_statistics, text, target),
+            partial(inspector.head_statistics, text, target),
             lambda result, _: draw_heads(result, statistic, shown),
-            lambda _: [pages.heads(look, text, target, statistic)],
+            lambda _: [pages.heads(inspector, text, target, statistic)],
         )
 
     def head(self, name: str) -> Question:
@@ -136,17 +138,17 @@ class Questions:
 
     def whole(self, position: int | None) -> Question:
         """Return a question about the whole forward pass."""
-        look, text, target = self.inspector, self.text, self.target
-        find = partial(look.model_map, text, target, position=position)
-        return Question("model", find, views=lambda _: [pages.whole_model(look, text, target, position)])
+        inspector, text, target = self.inspector, self.text, self.target
+        find = partial(inspector.model_map, text, target, position=position)
+        return Question("model", find, views=lambda _: [pages.whole_model(inspector, text, target, position)])
 
     def ablation(self, heads: str) -> Question:
         """Return a question about ablating the heads in a comma-separated list or, for `each`, every head in turn."""
-        look, text, target = self.inspector, self.text, self.target
+        inspector, text, target = self.inspector, self.text, self.target
         if heads == "each":
-            find = partial(look.head_importance, text, target)
+            find = partial(inspector.head_importance, text, target)
             return Question("importance", find, draw_importance, _no_view)
-        return Question("ablation", partial(look.ablate, text, heads.split(","), target))
+        return Question("ablation", partial(inspector.ablate, text, heads.split(","), target))
 
     def neighbours(self, word: str) -> Question:
         """Return a question about the tokens nearest to a word. It needs no text."""
@@ -175,12 +177,12 @@ def draw_heads(result: Sequence[HeadStatistics], statistic: str, shown: int | No
     yield table_of(["head", *STATISTICS], table)
 
 
-def draw_head(result: AttentionMaps, which: Head, console: Console) -> Drawn:
+def draw_head(result: AttentionMaps, head: Head, console: Console) -> Drawn:
     """Draw the attention weights of one head as a heat map."""
     (part,) = result.parts
-    yield Text(f"attention of head {which}: each row is a token, the columns are the tokens it attends to")
+    yield Text(f"attention of head {head}: each row is a token, the columns are the tokens it attends to")
     yield from heat_map(
-        part.weights[0, which.number], texts_of(part.target_tokens), texts_of(part.source_tokens), console
+        part.weights[0, head.number], texts_of(part.target_tokens), texts_of(part.source_tokens), console
     )
 
 

@@ -125,13 +125,15 @@ def translate(
         _print_alternatives(translator, sources, (prefix or "", alternatives, constraints), settings, json=json)
     else:
         if sample:
-            found = translator.sample(sources, n_best or 1, settings, constraints)
+            translations = translator.sample(sources, n_best or 1, settings, constraints)
         elif diverse is not None:
-            found = translator.diverse(sources, n_best or 1, diverse, constraints, **settings)
+            translations = translator.diverse(sources, n_best or 1, diverse, constraints, **settings)
         else:
             best, start = n_best or 1, prefix or ""
-            found = translator.translate(sources, n_best=best, constraints=constraints, prefixes=start, **settings)
-        _print(found, _links(found, run, device) if align else None, json=json)
+            translations = translator.translate(
+                sources, n_best=best, constraints=constraints, prefixes=start, **settings
+            )
+        _print(translations, _links(translations, run, device) if align else None, json=json)
 
 
 def _require_followed(ways: Sequence[str], options: Collection[str]) -> None:
@@ -166,12 +168,12 @@ def _translator(run: Path, device: str, precision: InPrecision, language: str | 
     return translator
 
 
-def _links(found: "Sequence[Translation]", run: Path, device: str) -> list[str]:
+def _links(translations: "Sequence[Translation]", run: Path, device: str) -> list[str]:
     """Return the word alignment of each candidate translation with its source."""
     from penwright.translation.alignment import pharaoh
     from penwright.workflows.optimize import load_aligner
 
-    pairs = [(result.source, candidate.text) for result in found for candidate in result.candidates]
+    pairs = [(result.source, candidate.text) for result in translations for candidate in result.candidates]
     return [pharaoh(alignment) for alignment in load_aligner(run, device).align(pairs)]
 
 

@@ -81,11 +81,11 @@ def type_in_words(field: FieldInfo) -> str:
 @cache
 def field_comments(kind: type) -> dict[str, str]:
     """Return the source comment of each annotated field of a class and its bases."""
-    found: dict[str, str] = {}
+    comments: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         if base is not BaseModel and "__annotations__" in vars(base):
-            found |= _comments_in(inspect.cleandoc("\n" + inspect.getsource(base)))
-    return found
+            comments |= _comments_in(inspect.cleandoc("\n" + inspect.getsource(base)))
+    return comments
 
 
 def _comments_in(source: str) -> dict[str, str]:
@@ -95,12 +95,12 @@ def _comments_in(source: str) -> dict[str, str]:
     (body,) = ast.parse(source).body
     assert isinstance(body, ast.ClassDef)
     fields = [node for node in body.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)]
-    found = {
+    comments = {
         node.target.id: " ".join(by_line[n] for n in range(node.lineno, (node.end_lineno or 0) + 1) if n in by_line)
         for node in fields
         if isinstance(node.target, ast.Name)
     }
-    return {name: comment for name, comment in found.items() if comment}
+    return {name: comment for name, comment in comments.items() if comment}
 
 
 def _default_of(field: FieldInfo) -> object:

@@ -98,21 +98,21 @@ def merge(*tables: Mapping[str, Any]) -> Table:
 
 def with_present_names(table: Mapping[str, Any], above: str = "", warns: bool = True) -> Table:
     """Replace old names of settings in nested tables with the current names. Warn about each old name if `warns`."""
-    found: Table = {}
+    present: Table = {}
     for key, value in table.items():
         name = RENAMED.get(f"{above}{key}", key)
         if name != key and warns:
             warn(f"the setting {above}{key} is now called {above}{name}", PenwrightWarning, stacklevel=2)
-        found[name] = with_present_names(value, f"{above}{key}.", warns) if isinstance(value, Mapping) else value
-    return found
+        present[name] = with_present_names(value, f"{above}{key}.", warns) if isinstance(value, Mapping) else value
+    return present
 
 
 def flatten(table: Mapping[str, Any], above: str = "") -> Table:
     """Flatten nested tables: the keys become full names like `model.d_model`."""
-    found: Table = {}
+    flat: Table = {}
     for key, value in table.items():
-        found |= flatten(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
-    return found
+        flat |= flatten(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
+    return flat
 
 
 def validate(kind: type[AnySettings], table: Mapping[str, Any], where: str, *, warns: bool = True) -> AnySettings:
@@ -154,12 +154,12 @@ def _walk(kind: type[BaseModel], location: list[int | str]) -> tuple[list[str], 
         inner = [k.model_fields[step].annotation for k in kinds if step in k.model_fields]
         if inner:
             names.append(step)
-            kinds = [found for annotation in inner for found in settings_in(annotation)] or kinds
+            kinds = [inner_kind for annotation in inner for inner_kind in settings_in(annotation)] or kinds
     return names, sorted({field.alias or key for k in kinds for key, field in k.model_fields.items()})
 
 
 def settings_in(annotation: object) -> list[type[BaseModel]]:
     """Return the settings classes in a type annotation."""
     if get_origin(annotation) in (Union, UnionType, Annotated):
-        return [found for argument in get_args(annotation) for found in settings_in(argument)]
+        return [kind for argument in get_args(annotation) for kind in settings_in(argument)]
     return [annotation] if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []

@@ -154,9 +154,9 @@ class TextBatches(Batches[TextBatch]):
 
     def batch(self, number: int) -> TextBatch:
         """Return the batch with this number: windows in the shuffled order of their epoch."""
-        wanted = np.arange(number * self.rows, (number + 1) * self.rows)
-        epochs = range(wanted[0] // self.n_windows, wanted[-1] // self.n_windows + 1)
-        starts = [self._starts(epoch, wanted[wanted // self.n_windows == epoch] % self.n_windows) for epoch in epochs]
+        rows = np.arange(number * self.rows, (number + 1) * self.rows)
+        epochs = range(rows[0] // self.n_windows, rows[-1] // self.n_windows + 1)
+        starts = [self._starts(epoch, rows[rows // self.n_windows == epoch] % self.n_windows) for epoch in epochs]
         return self._windows(np.concatenate(starts)[:, None] + np.arange(self.length + 1))
 
     def _starts(self, epoch: int, positions: Indices) -> Indices:
@@ -185,12 +185,12 @@ class TextBatches(Batches[TextBatch]):
         positions = positions % self.total
         documents = np.searchsorted(self.begins, positions, side="right") - 1
         first = -int(self.markers.begins)  # a start token is at position -1 of its document
-        inside = positions - self.begins[documents] + first
+        offsets = positions - self.begins[documents] + first
         lengths = self.text.lengths[documents]
-        at = np.clip(self.text.offsets[documents] + inside, 0, max(0, len(self.text.tokens) - 1))
+        at = np.clip(self.text.offsets[documents] + offsets, 0, max(0, len(self.text.tokens) - 1))
         tokens = self.text.tokens[at].astype(np.int64)
-        tokens = np.where(inside < 0, self.markers.start, np.where(inside == lengths, self.markers.end, tokens))
-        targets = np.where(inside[:, 1:] == first, IGNORED, tokens[:, 1:])
+        tokens = np.where(offsets < 0, self.markers.start, np.where(offsets == lengths, self.markers.end, tokens))
+        targets = np.where(offsets[:, 1:] == first, IGNORED, tokens[:, 1:])
         crossing = bool((documents[:, :-1] != documents[:, :1]).any())
         return TextBatch(
             int((targets != IGNORED).sum()),

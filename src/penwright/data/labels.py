@@ -215,13 +215,13 @@ def notes_on_labels(counts: Mapping[str, int], held_out: Set[str]) -> list[str]:
 
 def _placeholders(counts: Mapping[str, int]) -> Iterator[str]:
     """Yield a warning if some labels are common markers of a missing value."""
-    found = [label for label in counts if label.lower() in PLACEHOLDERS]
-    if found:
-        names = ", ".join(f'{json.dumps(label, ensure_ascii=False)}=""' for label in found)
-        n_texts = count(sum(counts[label] for label in found), "training text")
+    placeholders = [label for label in counts if label.lower() in PLACEHOLDERS]
+    if placeholders:
+        names = ", ".join(f'{json.dumps(label, ensure_ascii=False)}=""' for label in placeholders)
+        n_texts = count(sum(counts[label] for label in placeholders), "training text")
         yield (
-            f"{n_texts} with the label {' or '.join(map(repr, found))}, which may mean that the label is missing; to "
-            f"drop these texts: --set {quote(f'data.label_names={{{names}}}')}"
+            f"{n_texts} with the label {' or '.join(map(repr, placeholders))}, which may mean that the label is "
+            f"missing; to drop these texts: --set {quote(f'data.label_names={{{names}}}')}"
         )
 
 
@@ -229,7 +229,7 @@ def _warnings_about(counts: Mapping[str, int], held_out: Set[str]) -> Iterator[s
     """Yield warnings about labels that no held-out text has, or that may be numbers."""
     unseen = [label for label in counts if label not in held_out]
     if unseen:
-        which = ", ".join(unseen[:5]) + (", ..." if len(unseen) > 5 else "")
-        yield f"no scores for {count(len(unseen), 'label')} without held-out texts: {which}"
+        names = ", ".join(unseen[:5]) + (", ..." if len(unseen) > 5 else "")
+        yield f"no scores for {count(len(unseen), 'label')} without held-out texts: {names}"
     if len(counts) > FEW_NUMBERS and all(NUMBER.fullmatch(label) for label in counts):
         yield f"labels such as {next(iter(counts))} are read as class names, not as numbers"

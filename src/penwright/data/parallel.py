@@ -86,19 +86,19 @@ def _in_one_direction(sources: Sequence[RowSource], openers: Sequence[Opener], c
     Sources that are swapped, or in other languages, get a remark that says so.
     """
     known = next((source for source in sources if languages_between(source.names)), sources[0])
-    wanted = languages_between(known.names)
+    languages = languages_between(known.names)
     for source, open_source in zip(sources, openers, strict=True):
         own = languages_between(source.names)
-        if wanted is None or own in (None, wanted):
+        if languages is None or own in (None, languages):
             yield source
             continue
-        names = source.names[::-1] if own == wanted[::-1] else wanted
-        path, others = source.files[0].path, f"{wanted.source} to {wanted.target}"
+        names = source.names[::-1] if own == languages[::-1] else languages
+        path, others = source.files[0].path, f"{languages.source} to {languages.target}"
         try:
             turned = open_source(replace(columns, source=names[0], target=names[1]))
         except PenwrightError:  # the file does not contain these languages
             turned = source
-        if languages_between(turned.names) == wanted:
+        if languages_between(turned.names) == languages:
             remark = f"{path}: used in the direction {others}, to match {known.files[0].path}"
         else:
             remark = (
@@ -196,8 +196,8 @@ def _leak_rule(rows: Rows, where: Rows, chosen: Mask) -> Rule:
 
     def leaks(_: Mask) -> Mask:
         sides = (rows.first_hashes, where.first_hashes), (rows.second_hashes, where.second_hashes)
-        found = [np.isin(side, held_out[chosen]) for side, held_out in sides]
-        return found[0] | found[1]
+        is_held_out = [np.isin(side, held_out[chosen]) for side, held_out in sides]
+        return is_held_out[0] | is_held_out[1]
 
     return "source or target is also held out", leaks
 

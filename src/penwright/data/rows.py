@@ -181,8 +181,8 @@ def hold_out_some(
             f"{rows.files[0].path}: all {first} are the same ({count(kept, unit)}), so none can be held out; "
             f"add other {first}, or pass held-out files to --validation"
         )
-    wanted = kept * fraction if fraction is not None else min(kept * DEFAULT_FRACTION, most)
-    return held_out_rows(rows.first_hashes, keep, max(least, round(wanted)), reading.seed)
+    n_held_out = kept * fraction if fraction is not None else min(kept * DEFAULT_FRACTION, most)
+    return held_out_rows(rows.first_hashes, keep, max(least, round(n_held_out)), reading.seed)
 
 
 def first_side_leaks(name: str, rows: Rows, where: Rows, chosen: Mask) -> Rule:

@@ -25,28 +25,28 @@ def shuffled(hashes: Hashes, seed: int) -> Hashes:
     return mixed ^ (mixed >> np.uint64(31))
 
 
-def held_out_rows(keys: Hashes, keep: Mask, wanted: int, seed: int) -> Mask:
-    """Select about `wanted` of the rows in `keep`, at least one.
+def held_out_rows(keys: Hashes, keep: Mask, n_held_out: int, seed: int) -> Mask:
+    """Select about `n_held_out` of the rows in `keep`, at least one.
 
     Rows with the same key stay together. If a large group would make the selection too large, other groups are selected
     instead.
     """
     order = shuffled(keys, seed)
     among = order[keep]
-    wanted = min(max(1, wanted), len(among))
-    last: np.uint64 = np.partition(among, wanted - 1)[wanted - 1]
+    n_held_out = min(max(1, n_held_out), len(among))
+    last: np.uint64 = np.partition(among, n_held_out - 1)[n_held_out - 1]
     chosen = np.logical_and(keep, order <= last)
-    if chosen.sum() > TOO_MANY * wanted:
-        chosen[keep] = held_out_documents(keys[keep], np.ones(len(among), dtype=np.int64), wanted, seed)
+    if chosen.sum() > TOO_MANY * n_held_out:
+        chosen[keep] = held_out_documents(keys[keep], np.ones(len(among), dtype=np.int64), n_held_out, seed)
     return chosen
 
 
-def held_out_groups(groups: Hashes, classes: Hashes, keep: Mask, wanted: int, seed: int) -> Mask:
-    """Select whole groups to hold out, about `wanted` rows in total. Each class keeps at least one row for training.
+def held_out_groups(groups: Hashes, classes: Hashes, keep: Mask, n_held_out: int, seed: int) -> Mask:
+    """Select whole groups to hold out, about `n_held_out` rows in total. Each class keeps a row for training.
 
     Raises PenwrightError if no group can be held out.
     """
-    chosen = held_out_rows(groups, keep, wanted, seed)
+    chosen = held_out_rows(groups, keep, n_held_out, seed)
     lost = np.setdiff1d(classes[chosen], classes[keep & ~chosen])
     chosen &= ~np.isin(groups, groups[chosen & np.isin(classes, lost)])
     if not chosen.any():
@@ -57,7 +57,7 @@ def held_out_groups(groups: Hashes, classes: Hashes, keep: Mask, wanted: int, se
     return chosen
 
 
-def held_out_of_classes(keys: Hashes, classes: Hashes, keep: Mask, wanted: int, seed: int) -> Mask:
+def held_out_of_classes(keys: Hashes, classes: Hashes, keep: Mask, n_held_out: int, seed: int) -> Mask:
     """Select the rows to hold out: the same share of each class.
 
     Classes too rare for a held-out row of their own are pooled, and the same share of the pool is held out. No class
@@ -73,7 +73,7 @@ def held_out_of_classes(keys: Hashes, classes: Hashes, keep: Mask, wanted: int, 
     rows = np.flatnonzero(frequent)
     rows = rows[np.lexsort((shuffled(keys, seed)[rows], classes[rows]))]
     _, first, which, sizes = np.unique(classes[rows], return_index=True, return_inverse=True, return_counts=True)
-    shares = sizes * min(1.0, wanted / len(rows))
+    shares = sizes * min(1.0, n_held_out / len(rows))
     of_each = np.where(shares >= ENOUGH_FOR_ONE, np.maximum(1, np.round(shares)), 0)
     chosen = frequent & np.isin(keys, keys[rows[np.arange(len(rows)) - first[which] < of_each[which]]])
     pool, left = np.zeros_like(keep), round(shares[of_each == 0].sum())
@@ -85,8 +85,8 @@ def held_out_of_classes(keys: Hashes, classes: Hashes, keep: Mask, wanted: int, 
     return chosen & ~returned if (chosen & ~returned).any() else held_out_rows(keys, frequent, 1, seed)
 
 
-def held_out_documents(hashes: Hashes, sizes: NDArray[np.int64], wanted: int, seed: int) -> Mask:
-    """Select whole documents by their hashes, up to `wanted` characters in total: at least one document, but never all.
+def held_out_documents(hashes: Hashes, sizes: NDArray[np.int64], n_held_out: int, seed: int) -> Mask:
+    """Select whole documents by their hashes, up to `n_held_out` characters in total: at least one, but never all.
 
     Identical documents stay together.
     """
@@ -94,7 +94,7 @@ def held_out_documents(hashes: Hashes, sizes: NDArray[np.int64], wanted: int, se
     sizes = np.bincount(which, weights=sizes).astype(np.int64)  # merge identical documents, adding up their sizes
     chosen, total = np.zeros(len(unique), dtype=bool), 0
     for document in np.argsort(shuffled(unique, seed), kind="stable")[:-1].tolist():
-        if total + sizes[document] <= wanted:
+        if total + sizes[document] <= n_held_out:
             chosen[document], total = True, total + int(sizes[document])
         elif total:
             break  # if long documents were skipped, only short ones would be held out

@@ -114,10 +114,10 @@ def _whole_documents(documents: Documents, keep: Mask, reading: ReadingOptions) 
         return None
     kept = np.flatnonzero(keep)
     sizes = documents.characters[kept]
-    wanted = _wanted(int(sizes.sum()), reading.held_out)
+    n_held_out = _wanted(int(sizes.sum()), reading.held_out)
     chosen = np.zeros_like(keep)
-    chosen[kept[held_out_documents(documents.hashes[kept], sizes, wanted, reading.seed)]] = True
-    if documents.characters[chosen].sum() < ENOUGH * wanted:
+    chosen[kept[held_out_documents(documents.hashes[kept], sizes, n_held_out, reading.seed)]] = True
+    if documents.characters[chosen].sum() < ENOUGH * n_held_out:
         return None
     parts = documents.part(keep & ~chosen), documents.part(chosen)
     split = (

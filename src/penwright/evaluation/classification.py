@@ -89,10 +89,10 @@ def compute_calibration(confidences: NDArray[np.float64], right: NDArray[np.bool
 
     A confidence on the boundary of two bins belongs to the upper bin.
     """
-    which = np.minimum((confidences * N_BINS).astype(int), N_BINS - 1)
+    bin_indices = np.minimum((confidences * N_BINS).astype(int), N_BINS - 1)
     bins = []
-    for number in np.unique(which):
-        in_bin = which == number
+    for number in np.unique(bin_indices):
+        in_bin = bin_indices == number
         edges = number / N_BINS, (number + 1) / N_BINS
         bins.append(Bin(*edges, int(in_bin.sum()), float(confidences[in_bin].mean()), float(right[in_bin].mean())))
     error = sum(bin_.n * abs(bin_.accuracy - bin_.confidence) for bin_ in bins) / max(1, len(confidences))
@@ -230,5 +230,5 @@ def ranks(numbers: Numbers) -> Numbers:
     """Return the rank of each number. Equal numbers share the mean of their ranks."""
     _, places, counts = np.unique(numbers, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
-    found: Numbers = (ends - (counts - 1) / 2)[places.reshape(-1)].astype(np.float64)
-    return found
+    mean_ranks: Numbers = (ends - (counts - 1) / 2)[places.reshape(-1)].astype(np.float64)
+    return mean_ranks

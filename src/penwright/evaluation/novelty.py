@@ -145,7 +145,7 @@ def _look_up(wanted: Hashes, hashes: Hashes) -> tuple[NDArray[np.int64], Bool[np
 class _Text:
     """A text and the longest copied passage found in it so far."""
 
-    spelled: bytes
+    encoded: bytes
     longest: CopiedPassage | None = None
     n_bytes: int = SHORTEST - 1  # length of the longest copied passage so far
 
@@ -166,12 +166,12 @@ class _PassageSearch:
 
     def __post_init__(self) -> None:
         self._texts = [_Text(_encode(text)) for text in self.given]
-        self._most = max((len(text.spelled) for text in self._texts), default=0)
+        self._most = max((len(text.encoded) for text in self._texts), default=0)
         self._windows = list(self._make_windows())
 
     def _make_windows(self) -> Iterator[tuple[int, Hashes, NDArray[np.int64], NDArray[np.int64]]]:
         """Yield each window size with the sorted hashes of all windows, and the text and position of each window."""
-        pieces = [_eight_byte_windows(text.spelled) for text in self._texts]
+        pieces = [_eight_byte_windows(text.encoded) for text in self._texts]
         size = SHORTEST
         while any(map(len, pieces)):
             hashes = np.concatenate(pieces)
@@ -215,7 +215,7 @@ class _PassageSearch:
     def _measure(self, level: int, hashes: Hashes, places: NDArray[np.int64], piece: bytes) -> None:
         """Extend the matches at these positions. Skip texts whose longest passage is at least two windows long."""
         size, wanted, texts, inside = self._windows[level]
-        open_texts = np.array([text.n_bytes < min(2 * size, len(text.spelled)) for text in self._texts])
+        open_texts = np.array([text.n_bytes < min(2 * size, len(text.encoded)) for text in self._texts])
         if not open_texts.any():
             return
         chosen = np.isin(hashes, np.unique(wanted[open_texts[texts]]))
@@ -228,11 +228,11 @@ class _PassageSearch:
 
     def _extend(self, text: _Text, start: int, piece: bytes, place: int, most: int) -> None:
         """Extend a match by up to `most` bytes on each side, and store it if it is the longest so far."""
-        left = _n_common(text.spelled[max(0, start - most) : start][::-1], piece[max(0, place - most) : place][::-1])
-        right = _n_common(text.spelled[start : start + most], piece[place : place + most])
+        left = _n_common(text.encoded[max(0, start - most) : start][::-1], piece[max(0, place - most) : place][::-1])
+        right = _n_common(text.encoded[start : start + most], piece[place : place + most])
         if left + right > text.n_bytes:
             text.n_bytes = left + right
-            passage = text.spelled[start - left : start + right].decode("utf-8", errors="ignore")
+            passage = text.encoded[start - left : start + right].decode("utf-8", errors="ignore")
             text.longest = CopiedPassage(passage, self._document, self._line + piece.count(b"\n", 0, place - left))
 
     def longest(self) -> list[CopiedPassage | None]:

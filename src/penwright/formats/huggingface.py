@@ -166,8 +166,8 @@ def architecture_of(config: Config) -> Architecture:
     of_kind = [each for each in ARCHITECTURES.values() if each.model_type == kind and names is None]
     if of_kind:
         return of_kind[-1]  # the table lists encoders after the classifiers of the same type
-    found = f"architectures = {names!r}" if names else f"model_type = {kind!r} without architectures"
-    raise PenwrightError(f"{found} is not supported, only {listed(ARCHITECTURES)}")
+    stated = f"architectures = {names!r}" if names else f"model_type = {kind!r} without architectures"
+    raise PenwrightError(f"{stated} is not supported, only {listed(ARCHITECTURES)}")
 
 
 def _flat(config: Config) -> Config:

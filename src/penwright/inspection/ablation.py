@@ -160,15 +160,15 @@ def occlusion(model: EncoderOnly, reading: ForwardPass, label: int, name: str) -
     values = np.zeros(len(ids))
     with evaluating(model), torch.inference_mode():
         whole = _log_probs(model, [ids])[0, label]
-        for some in (places[start : start + ROWS] for start in range(0, len(places), ROWS)):
-            without = [ids[:place] + ids[place + 1 :] for place in some]
-            values[some] = (whole - _log_probs(model, without)[:, label]).cpu().numpy()
+        for chunk in (places[start : start + ROWS] for start in range(0, len(places), ROWS)):
+            without = [ids[:place] + ids[place + 1 :] for place in chunk]
+            values[chunk] = (whole - _log_probs(model, without)[:, label]).cpu().numpy()
     return Occlusion(name, float(whole), reading.source, values)
 
 
 def _log_probs(model: EncoderOnly, texts: Sequence[Sequence[int]]) -> Float[Tensor, "texts labels"]:
     tokens = torch.tensor(texts, device=next(model.parameters()).device)
-    found = model(tokens, torch.ones_like(tokens, dtype=torch.bool)).double().log_softmax(-1)
-    if found.isnan().any():
+    log_probs = model(tokens, torch.ones_like(tokens, dtype=torch.bool)).double().log_softmax(-1)
+    if log_probs.isnan().any():
         raise diverged()
-    return found
+    return log_probs

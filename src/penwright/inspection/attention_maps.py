@@ -174,15 +174,15 @@ def _recorded(
 
     Layers that are not recorded use the fused attention kernel.
     """
-    wanted = {place: name for place, name in attentions(model).items() if layers is None or place[1] in layers}
-    if not wanted:
+    names = {place: name for place, name in attentions(model).items() if layers is None or place[1] in layers}
+    if not names:
         deepest = max(layer for _, layer in attentions(model))
         raise UsageError(f"there is no layer {', '.join(map(str, layers or []))}: layers are numbered 0 to {deepest}")
     with ExitStack() as stack:
         stack.enter_context(evaluating(model))
         maps = {
             place: stack.enter_context(record_attention(model.get_submodule(name), keep))
-            for place, name in wanted.items()
+            for place, name in names.items()
         }
         scores(model, reading)
     kept: dict[PartName, dict[int, Tensor]] = defaultdict(dict)

@@ -39,20 +39,20 @@ class BeamTree:
 
     def nodes(self, tokenizer: Tokenizer) -> list[Node]:
         """Return the nodes in the order of the search steps. The text of an end token is empty."""
-        found: list[Node] = []
+        nodes: list[Node] = []
         before: dict[int, int] = {}  # the previous step's nodes, by beam
         for step, extension in enumerate(self._steps):
             beams: dict[int, int] = {}
             rows = zip(extension.parents, extension.tokens, extension.log_probs, strict=True)
             for beam, (parent, token, log_prob) in enumerate(rows):
                 if log_prob > NEG_INF:
-                    beams[beam] = len(found)
+                    beams[beam] = len(nodes)
                     final = token == tokenizer.end_id
                     text = "" if final else tokenizer.token_text(token)
-                    found.append(Node(len(found), before.get(parent), text, log_prob, step, final, final))
+                    nodes.append(Node(len(nodes), before.get(parent), text, log_prob, step, final, final))
             before = beams
-        continued = {node.parent for node in found}
-        return [node._replace(kept=node.final or node.id in continued) for node in found]
+        continued = {node.parent for node in nodes}
+        return [node._replace(kept=node.final or node.id in continued) for node in nodes]
 
 
 @dataclass(frozen=True)

@@ -75,8 +75,14 @@ def neighbours(model: Model, tokenizer: Tokenizer, word: str, k: int = 10, side:
     The word is tokenized with a leading space if this yields a single token; otherwise, without one.
     """
     ids, table, words = _ids_of(tokenizer, word), _table(model, side), vocabulary(tokenizer)
-    found, close = nearest(table, table[ids].mean(0), k, [*ids, *special_ids(tokenizer)])
-    return Neighbours(word, tuple(words[token] for token in ids), found, tuple(words[token] for token in found), close)
+    nearest_ids, similarities = nearest(table, table[ids].mean(0), k, [*ids, *special_ids(tokenizer)])
+    return Neighbours(
+        word,
+        tuple(words[token] for token in ids),
+        nearest_ids,
+        tuple(words[token] for token in nearest_ids),
+        similarities,
+    )
 
 
 def embedding_map(

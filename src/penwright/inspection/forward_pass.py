@@ -42,14 +42,14 @@ def tokens_of(tokenizer: Tokenizer, text: str) -> tuple[Token, ...]:
     """
     ids, text = tokenizer.encode(text), well_formed(text)
     character_of_byte = np.repeat(np.arange(len(text)), [len(character.encode()) for character in text])
-    found: list[Token] = []
+    tokens: list[Token] = []
     end = 0
     for token, size in zip(ids, tokenizer.sizes(text), strict=True):
         start, end = end, end + size
-        at = found[-1].end if found else 0
+        at = tokens[-1].end if tokens else 0
         place = (int(character_of_byte[start]), int(character_of_byte[end - 1]) + 1) if size else (at, at)
-        found.append(Token(readable(tokenizer, token), token, *place))
-    return tuple(found)
+        tokens.append(Token(readable(tokenizer, token), token, *place))
+    return tuple(tokens)
 
 
 def special_token(tokenizer: Tokenizer, token: int, place: int) -> Token:

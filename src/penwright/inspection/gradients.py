@@ -127,9 +127,9 @@ def _gradients(
 ) -> list[Vectors]:
     """Return the sum, weighted by `shares`, of the outcome's gradients at points between the baseline and the input."""
     sums = [torch.zeros_like(base) for base in baseline]
-    for some, weights in zip(places.to(sums[0]).split(ROWS), shares.to(sums[0]).split(ROWS), strict=True):
+    for chunk, weights in zip(places.to(sums[0]).split(ROWS), shares.to(sums[0]).split(ROWS), strict=True):
         points = [
-            (base + some[:, None, None] * d).requires_grad_() for base, d in zip(baseline, differences, strict=True)
+            (base + chunk[:, None, None] * d).requires_grad_() for base, d in zip(baseline, differences, strict=True)
         ]
         with torch.enable_grad():
             gradients = torch.autograd.grad(outcome(points).sum(), points)

@@ -36,11 +36,11 @@ class HeadStatistics:
 STATISTICS = tuple(HeadStatistics.__annotations__)[2:]  # names of the statistics by which heads can be sorted
 
 
-def joined(some: Sequence[HeadStatistics]) -> HeadStatistics:
+def joined(parts: Sequence[HeadStatistics]) -> HeadStatistics:
     """Concatenate the statistics of several layers of the encoder, the decoder or the cross-attention."""
-    layers = tuple(layer for each in some for layer in each.layers)
+    layers = tuple(layer for each in parts for layer in each.layers)
     return HeadStatistics(
-        some[0].name, layers, *(np.concatenate([getattr(each, name) for each in some]) for name in STATISTICS)
+        parts[0].name, layers, *(np.concatenate([getattr(each, name) for each in parts]) for name in STATISTICS)
     )
 
 

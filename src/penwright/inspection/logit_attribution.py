@@ -132,9 +132,9 @@ class LogitAttribution:
 
     def heads(self, part: str) -> Float64[np.ndarray, "n_layers n_heads"]:
         """Return the contributions of all heads in one part of the model (encoder, decoder or cross-attention)."""
-        found = {name: value for name, value in zip(self.names, self.values, strict=True) if _is_head(name, part)}
-        n_heads = 1 + max(int(name.split(".")[2]) for name in found)
-        return np.array(list(found.values())).reshape(-1, n_heads)
+        by_head = {name: value for name, value in zip(self.names, self.values, strict=True) if _is_head(name, part)}
+        n_heads = 1 + max(int(name.split(".")[2]) for name in by_head)
+        return np.array(list(by_head.values())).reshape(-1, n_heads)
 
     @property
     def explanation(self) -> str:
@@ -176,10 +176,10 @@ def logit_attribution(
     recording = record(model, reading)
     stack = recording.stacks[-1]
     at = None if isinstance(model, EncoderOnly) else [objective.position]
-    for _, found in walk(stack, at):  # noqa: B007 - the last step is the whole sum
+    for _, contributions in walk(stack, at):  # noqa: B007 - the last step is the whole sum
         pass
-    apply_final_norm(stack, found, at)
-    parts = _pooled(model, found) if isinstance(model, EncoderOnly) else found.vectors[:, 0]
+    apply_final_norm(stack, contributions, at)
+    parts = _pooled(model, contributions) if isinstance(model, EncoderOnly) else contributions.vectors[:, 0]
     output = cast(nn.Linear, model.output)
     weight, bias = output.weight, output.bias
     other = weight.mean(0) if objective.against is None else weight[objective.against]
@@ -194,18 +194,18 @@ def logit_attribution(
         None if objective.against is None else names[objective.against],
         objective.position,
         float(logits[objective.outcome] - (logits.mean() if objective.against is None else logits[objective.against])),
-        ("biases", *found.names[1:]),
+        ("biases", *contributions.names[1:]),
         values.cpu().numpy(),
     )
 
 
-def _pooled(model: EncoderOnly, found: Contributions) -> Float[Tensor, "contributions d_model"]:
+def _pooled(model: EncoderOnly, contributions: Contributions) -> Float[Tensor, "contributions d_model"]:
     """Return each contribution to the input vector of the output layer.
 
     The pooler's activation is replaced by a factor for each dimension (its output divided by its input), so the sum
     stays exact.
     """
-    pooled = found.vectors.mean(1) if model.settings.pooling == "mean" else found.vectors[:, 0].clone()
+    pooled = contributions.vectors.mean(1) if model.settings.pooling == "mean" else contributions.vectors[:, 0].clone()
     if model.pooler is None:
         return pooled
     projected = pooled @ model.pooler.weight.T

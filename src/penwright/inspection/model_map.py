@@ -105,14 +105,14 @@ def model_map(model: Model, reading: ForwardPass, names: Sequence[str], position
     require_position(position, len(last.embedded))
     at_source = _most_attended(recording, position) if len(recording.stacks) > 1 else 0
     stacks = [_stack_map(recording, each, position if each is last else at_source) for each in recording.stacks]
-    found = 0 if isinstance(model, EncoderOnly) else position
+    row = 0 if isinstance(model, EncoderOnly) else position
     blocks = [each for each in last.sublayers if each.kind == "feed_forward"]
     with evaluating(model):
         streams = torch.stack([last.embedded, *(each.after for each in blocks)])
         streams = streams if isinstance(model, EncoderOnly) else streams[:, [position]]
         by_layer = read_out(model, streams)[:, 0].double().softmax(-1)
     likeliest = top_predictions(by_layer, names, 1)
-    outcomes = top_predictions(recording.logits[found].softmax(-1), names, k)
+    outcomes = top_predictions(recording.logits[row].softmax(-1), names, k)
     return ModelMap(
         tuple(stacks),
         reading.answers,
@@ -121,7 +121,7 @@ def model_map(model: Model, reading: ForwardPass, names: Sequence[str], position
         tuple(str(texts[0]) for texts in likeliest.texts),  # type: ignore[index]  # an object array
         likeliest.probabilities[:, 0],
         outcomes,
-        recording.logits[found].cpu().numpy()[outcomes.ids],
+        recording.logits[row].cpu().numpy()[outcomes.ids],
     )
 
 
@@ -261,8 +261,8 @@ def _lengths(vectors: Tensor) -> Float32[np.ndarray, " rows"]:
 
 
 def _numbers(values: Tensor) -> Float32[np.ndarray, "*shape"]:
-    found: np.ndarray = values.float().cpu().numpy()
-    return found
+    array: np.ndarray = values.float().cpu().numpy()
+    return array
 
 
 def _places(recording: Recording) -> str:

@@ -62,24 +62,24 @@ def whole_model(inspector: Inspector, text: str, target: str | None = None, posi
     found = inspector.model_map(text, target, position=position)
     last, start = found.stacks[-1], found.position
     pieces, room = dict[str, object](), MOST_PIECES
-    wanted: list[tuple[str, Callable[[], object]]] = []
+    details: list[tuple[str, Callable[[], object]]] = []
     for here in [start, *(each for each in range(len(last.tokens)) if each != start)]:
         # the encoder is the same for all decoder positions, so it is included only once
         stacks = found.stacks if here == start else found.stacks[-1:]
         spots = [
             (stack, where) for stack in stacks for where in ([here] if stack is last else range(len(stack.tokens)))
         ]
-        wanted.append((f"model {here}", partial(inspector.model_map, text, target, position=here)))
-        wanted += [
+        details.append((f"model {here}", partial(inspector.model_map, text, target, position=here)))
+        details += [
             (f"place {place} {where}", partial(inspector.place_detail, text, place, target, position=where))
             for each, where in spots
             for place in _places(each, last=each is last)
         ]
         if here == start:
-            wanted += [
+            details += [
                 (f"arithmetic {head}", partial(inspector.arithmetic, text, head, target)) for head in inspector.heads
             ]
-    for name, find in wanted:
+    for name, find in details:
         pieces[name] = find()
         room -= _size(pieces[name])
         if room < 0:
@@ -94,11 +94,11 @@ def circuit(
 ) -> dict[str, object]:
     """Return the strongest paths to an outcome, a sentence about each, and each part's contribution to the logit."""
     at = 0 if inspector.kind == "classifier" else position
-    found = inspector.paths(text, target, position=at, n_edges=n_edges)
+    strongest = inspector.paths(text, target, position=at, n_edges=n_edges)
     parts = inspector.logit_attribution(text, target, position=at)
-    sentences = [found.sentence(edge) for edge in found.edges]
-    record = {"target": found.target, "position": position, "edges": found.edges, "sentences": sentences}
-    return {**record, "explanation": found.explanation, "names": parts.names, "values": parts.values}
+    sentences = [strongest.sentence(edge) for edge in strongest.edges]
+    record = {"target": strongest.target, "position": position, "edges": strongest.edges, "sentences": sentences}
+    return {**record, "explanation": strongest.explanation, "names": parts.names, "values": parts.values}
 
 
 def _places(stack: StackMap, *, last: bool) -> list[str]:
@@ -106,13 +106,13 @@ def _places(stack: StackMap, *, last: bool) -> list[str]:
     return [f"{stack.name}.{each}" for each in ("embedding", *layers)] + (["output"] if last else [])
 
 
-def _size(found: object) -> int:
+def _size(record: object) -> int:
     """Return the number of values in a result."""
-    if isinstance(found, np.ndarray):
-        return found.size
-    if is_dataclass(found):
-        return sum(_size(getattr(found, field.name)) for field in fields(found))
-    return sum(map(_size, found)) if isinstance(found, tuple) else 1
+    if isinstance(record, np.ndarray):
+        return record.size
+    if is_dataclass(record):
+        return sum(_size(getattr(record, field.name)) for field in fields(record))
+    return sum(map(_size, record)) if isinstance(record, tuple) else 1
 
 
 def _outcome(inspector: Inspector, text: str, target: str | None) -> Iterator[View]:

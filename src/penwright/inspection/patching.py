@@ -86,7 +86,7 @@ def patching(
     require_same_lengths(text, other)
     assert objective.against is not None
     kind = parse_kind(kind)
-    recording, found = record(model, text), []
+    recording, parts = record(model, text), []
     whole, before = _difference(recording.logits[None], objective)[0], _difference(_scores(model, other), objective)[0]
     if abs(whole - before) < SMALLEST:
         raise UsageError("both texts lead to the same prediction, so no patch can change it. Choose different texts")
@@ -96,7 +96,7 @@ def patching(
         patches = [patch for sublayer in sublayers for patch in _patches(sublayer, kind, chosen)]
         patched = edited_logits(model, other, patches, len(tokens))
         values = np.concatenate([_difference(each, objective) for each in patched])
-        found.append(
+        parts.append(
             Patching(
                 kind,
                 part,
@@ -111,7 +111,7 @@ def patching(
                 ((values - before) / (whole - before)).reshape(len(sublayers), -1),
             )
         )
-    return tuple(found)
+    return tuple(parts)
 
 
 def _patches(sublayer: SublayerRecord, kind: PatchKind, positions: list[int]) -> list[Edit]:

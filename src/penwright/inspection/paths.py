@@ -173,9 +173,9 @@ def _gradients(model: Model, recording: Recording, objective: AttributionTarget)
 
     def keep_inputs(sublayer: SublayerRecord, name: str, kernel: Kernel) -> Kernel:
         def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: KernelMask, dropout: float) -> Tensor:
-            found = queries, repeat_kv(keys, queries), repeat_kv(values, queries)
-            kept.update({(id(sublayer), via): each for via, each in zip(INPUTS, found, strict=True)})
-            return kernel(*found, mask, dropout)
+            inputs = queries, repeat_kv(keys, queries), repeat_kv(values, queries)
+            kept.update({(id(sublayer), via): each for via, each in zip(INPUTS, inputs, strict=True)})
+            return kernel(*inputs, mask, dropout)
 
         return attend
 
@@ -208,7 +208,7 @@ def _pulled(
 ) -> Float[Tensor, "sites positions d_model"]:
     """Return, for each input, the gradient of log p(outcome) with respect to the stream, through that input alone."""
     stream = vectors.sum(0)
-    found = []
+    pulled = []
     for site in sites:
         with torch.enable_grad():
             x = stream.detach()[None].requires_grad_()
@@ -218,8 +218,8 @@ def _pulled(
             else:
                 gradient = gradients[id(site.sublayer), site.via]
                 total = (made[0] * (gradient[site.head] if site.sublayer.kind == "attention" else gradient)).sum()
-            found.append(torch.autograd.grad(total, x)[0][0])
-    return torch.stack(found)
+            pulled.append(torch.autograd.grad(total, x)[0][0])
+    return torch.stack(pulled)
 
 
 def _measured(

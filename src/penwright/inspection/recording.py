@@ -194,9 +194,9 @@ def edited_logits(model: Model, reading: ForwardPass, edits: Sequence[Edit], len
     """Yield logits in batches, with a row for each edit. `length` is the number of tokens of the text."""
     rows = max(1, BATCH_TOKENS // length)
     for start in range(0, len(edits), rows):
-        some = edits[start : start + rows]
-        with evaluating(model), torch.no_grad(), _edited(some):
-            yield scores(model, reading, rows=len(some))
+        chunk = edits[start : start + rows]
+        with evaluating(model), torch.no_grad(), _edited(chunk):
+            yield scores(model, reading, rows=len(chunk))
 
 
 @contextmanager

@@ -101,8 +101,8 @@ def _rollout(result: Rollout) -> View:
         "target_tokens": rows,
         "source_tokens": result.source_tokens,
     }
-    which = "decoder to encoder" if result.name == "cross" else result.name
-    return View("rollout", data, heading=f"Where content comes from, through all layers ({which})")
+    part = "decoder to encoder" if result.name == "cross" else result.name
+    return View("rollout", data, heading=f"Where content comes from, through all layers ({part})")
 
 
 @view.register

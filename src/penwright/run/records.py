@@ -52,8 +52,8 @@ def read_records(path: Path) -> RunRecords:
         return RunRecords((), "")
     except OSError as error:
         raise PenwrightError(f"{path} cannot be read: {error}") from None
-    found, bad = _records(lines, path.name)
-    return RunRecords(found, _problem(path.name, [number for number in bad if number < len(lines)]))
+    records, bad = _records(lines, path.name)
+    return RunRecords(records, _problem(path.name, [number for number in bad if number < len(lines)]))
 
 
 class LogEnd(NamedTuple):
@@ -93,10 +93,10 @@ def read_end(path: Path) -> LogEnd:
     except OSError as error:
         raise PenwrightError(f"{path} cannot be read: {error}") from None
     *whole, rest = content.split(b"\n")
-    found, bad = _records([*whole, rest], path.name)
+    records, bad = _records([*whole, rest], path.name)
     bad = [*known.bad, *(known.n_lines + number for number in bad if number <= len(whole))][: N_SHOWN + 1]
     _ends[path] = end = LogEnd(
-        last=found[-1] if found else known.last,
+        last=records[-1] if records else known.last,
         problem=_problem(path.name, bad),
         state=state,
         offset=begin + len(content) - len(rest),

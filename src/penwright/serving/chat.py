@@ -102,18 +102,18 @@ class ChatLogProbs(BaseModel):
     content: list[ChatTokenLogProb]
 
     @classmethod
-    def of(cls, found: LogProbs | None) -> "ChatLogProbs | None":
+    def of(cls, log_probs: LogProbs | None) -> "ChatLogProbs | None":
         """Convert the log-probabilities of a completion to the form of the API."""
-        if found is None:
+        if log_probs is None:
             return None
-        tops = found.top_logprobs or [None] * len(found.tokens)
+        tops = log_probs.top_logprobs or [None] * len(log_probs.tokens)
         return cls(
             content=[
                 ChatTokenLogProb(
                     **_scored(token, value),
                     top_logprobs=[TokenLogProb(**_scored(*each)) for each in (top or {}).items()],
                 )
-                for token, value, top in zip(found.tokens, found.token_logprobs, tops, strict=True)
+                for token, value, top in zip(log_probs.tokens, log_probs.token_logprobs, tops, strict=True)
             ]
         )
 
@@ -189,10 +189,10 @@ def _model(body: ChatRequest, registry: ModelRegistry) -> ModelWorker:
     if body.model is not None:
         return registry.get(body.model)
     answering = (each for each in registry if isinstance(each.application, Generator) and each.application.template)
-    found = next(answering, None)
-    if found is None:
+    worker = next(answering, None)
+    if worker is None:
         raise UnknownModel("no model on this server is a chat model. To continue a text, use POST /v1/completions")
-    return found
+    return worker
 
 
 def _job(body: ChatRequest, worker: ModelWorker, limits: ServingSettings) -> CompletionJob:

@@ -45,8 +45,8 @@ async def classify(body: ClassifyRequest, registry: Registry, limits: Limits) ->
     texts = [body.texts] if isinstance(body.texts, str) else body.texts
     check_texts(texts, limits)
     worker = registry.get(body.model, "classifier")
-    found = await worker.classify(texts)
-    results = [LabelResult.model_validate(asdict(each)) for each in found]
+    classifications = await worker.classify(texts)
+    results = [LabelResult.model_validate(asdict(each)) for each in classifications]
     return Labels(model=worker.name, results=results)
 
 

@@ -50,8 +50,8 @@ class _Side(NamedTuple):
         """Call `question` with the inspector and the text. Return its result, and warnings about omitted text."""
 
         def answer() -> tuple[T, tuple[str, ...]]:
-            insp = self.worker.inspector
-            return question(insp, self.text, self.target), insp.warnings(self.text, self.target)
+            inspector = self.worker.inspector
+            return question(inspector, self.text, self.target), inspector.warnings(self.text, self.target)
 
         return await self.worker.run(answer)
 
@@ -73,8 +73,8 @@ async def compare_two(
     """Compare the surprisal of each token (or label), or the statistics of each head."""
     check_lengths([body.text, body.target, body.other_text, body.other_target], limits)
     two = _two(body, registry)
-    found, warnings = await (_tokens(two) if what == "tokens" else _heads(two))
-    return await asyncio.to_thread(answer_in, format, found, tuple(dict.fromkeys(warnings)))
+    view, warnings = await (_tokens(two) if what == "tokens" else _heads(two))
+    return await asyncio.to_thread(answer_in, format, view, tuple(dict.fromkeys(warnings)))
 
 
 def _two(body: ComparisonRequest, registry: ModelRegistry) -> _Two:
@@ -95,8 +95,8 @@ async def _tokens(two: _Two) -> tuple[View, tuple[str, ...]]:
     one, warnings = await two.first.find(Inspector.token_nlls)
     other, more = await two.second.find(Inspector.token_nlls)
     # use a separate thread, since comparing very different texts takes seconds
-    found = await asyncio.to_thread(compare, one, other)
-    return compared(found, two.names), warnings + more
+    comparison = await asyncio.to_thread(compare, one, other)
+    return compared(comparison, two.names), warnings + more
 
 
 async def _heads(two: _Two) -> tuple[View, tuple[str, ...]]:
@@ -154,6 +154,10 @@ def _answer(application: Application, body: EarlyRequest) -> str:
             (translation,) = application.translate([body.text], beam_size=1)
             return translation.text
         case Classifier():
-            (found,) = application.classify([body.text])
-            return f"{found.label} ({found.scores[found.label]:.0%})" if found.label is not None else ""
+            (classification,) = application.classify([body.text])
+            return (
+                f"{classification.label} ({classification.scores[classification.label]:.0%})"
+                if classification.label is not None
+                else ""
+            )
     raise TypeError(application)

@@ -103,8 +103,8 @@ class CompletionJob:
         """Return the log-probabilities of a prompt's tokens, or None if they are not requested."""
         if self.body.logprobs is None or not tokens:
             return None
-        found = await self._worker.run_in_steps(lambda: _score(self._worker.inspector, tokens, builder.n_likely or 1))
-        return await asyncio.to_thread(_log_probs, builder, tokens, found)
+        scores = await self._worker.run_in_steps(lambda: _score(self._worker.inspector, tokens, builder.n_likely or 1))
+        return await asyncio.to_thread(_log_probs, builder, tokens, scores)
 
 
 class _ChoiceBuilder:
@@ -155,8 +155,8 @@ class _ChoiceBuilder:
 
     def whole(self) -> CompletionChoice:
         """Join the stored chunks into a single choice."""
-        found = [piece.logprobs for piece in self._pieces if piece.logprobs]
-        log_probs = None if self.n_likely is None else LogProbs.joined(found, bool(self.n_likely))
+        parts = [piece.logprobs for piece in self._pieces if piece.logprobs]
+        log_probs = None if self.n_likely is None else LogProbs.joined(parts, bool(self.n_likely))
         if log_probs and self._is_cut:
             log_probs = log_probs.before(self._n_shown)
         finish, text = self._pieces[-1].finish_reason, "".join(piece.text for piece in self._pieces)
@@ -171,13 +171,13 @@ def _score(inspector: Inspector, ids: Sequence[int], k: int) -> Generator[None, 
     return token_scores_in_steps(model, ForwardPass((), (start, *tokens[:-1]), tokens), words, k)
 
 
-def _log_probs(builder: _ChoiceBuilder, ids: Sequence[int], found: TokenScores) -> LogProbs | None:
+def _log_probs(builder: _ChoiceBuilder, ids: Sequence[int], scores: TokenScores) -> LogProbs | None:
     """Return the scores of a prompt in OpenAI's format."""
     likely = [
         dict(zip(row.tolist(), np.log(shares).tolist(), strict=True)) if builder.n_likely else {}
-        for row, shares in zip(found.alternatives.ids, found.alternatives.probabilities, strict=True)
+        for row, shares in zip(scores.alternatives.ids, scores.alternatives.probabilities, strict=True)
     ]
-    return builder.log_probs(list(zip(ids, found.log_probs.tolist(), likely, strict=True)))
+    return builder.log_probs(list(zip(ids, scores.log_probs.tolist(), likely, strict=True)))
 
 
 def _prompts(body: CompletionRequest, tokenizer: Tokenizer) -> list[tuple[str, list[int]]]:

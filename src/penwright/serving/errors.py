@@ -202,9 +202,9 @@ def first_problem(problems: Sequence[Problem], given: object) -> tuple[str, str]
     first = places[0][:1]
     same_field = [number for number, place in enumerate(places) if place[:1] == first]
     deepest = max((places[number] for number in same_field), key=len)
-    found = [problems[number] for number in same_field if places[number] == deepest]
-    expected = list(dict.fromkeys(_kind(problem) for problem in found))
-    reason = _reason(found[0]) if None in expected else f"must be {' or '.join(map(str, expected))}"
+    likeliest = [problems[number] for number in same_field if places[number] == deepest]
+    expected = list(dict.fromkeys(_kind(problem) for problem in likeliest))
+    reason = _reason(likeliest[0]) if None in expected else f"must be {' or '.join(map(str, expected))}"
     return ".".join(map(str, deepest)), reason
 
 

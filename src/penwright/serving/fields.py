@@ -195,10 +195,10 @@ async def read_fields(content_type: str, body: bytes) -> Mapping[str, Any]:
     """
     kind = kind_of(content_type, body)
     if kind == "application/json":
-        found = json.loads(body)
-        if not isinstance(found, dict):
+        content = json.loads(body)
+        if not isinstance(content, dict):
             raise ValueError("the body is not a JSON object")
-        return found
+        return content
     fields: Mapping[str, list[Any]]
     if kind == FORM:
         fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS)

@@ -28,14 +28,14 @@ class Piece(NamedTuple):
 
 def pieces(html: str) -> list[Piece]:
     """Split a page into pieces, in linear time. `with_texts` joins the pieces and inserts the translations."""
-    found: list[Piece] = []
+    pieces: list[Piece] = []
     kept: list[str] = []  # names of the open elements, from the outermost untranslated one inwards
     for part, is_text in _parts(html):
-        found.append(_piece(part) if is_text and not kept else Piece(part))
+        pieces.append(_piece(part) if is_text and not kept else Piece(part))
         name = None if is_text else _NAME.match(part)
         if name is not None:
             _track(kept, name[1].lower(), part)
-    return found
+    return pieces
 
 
 def texts_of(parts: Sequence[Piece]) -> list[str]:
@@ -140,8 +140,8 @@ class _Scanner:
     def _after(self, what: str, place: int) -> int | None:
         if what in self._missing:
             return None
-        found = self._lower.find(what, place)
-        if found < 0:
+        at = self._lower.find(what, place)
+        if at < 0:
             self._missing.add(what)
             return None
-        return found + len(what)
+        return at + len(what)

@@ -73,13 +73,13 @@ class InspectRequest(ModelRequest):
     k: Annotated[int, Field(ge=1, le=100)] = 10
 
 
-def _every_head(insp: Inspector, body: InspectRequest) -> View:
-    return heads(insp, body.text, body.target)
+def _every_head(inspector: Inspector, body: InspectRequest) -> View:
+    return heads(inspector, body.text, body.target)
 
 
-def _one_head(insp: Inspector, body: InspectRequest) -> View:
-    head = parse_head(body.head, insp.model)
-    maps = insp.attention(body.text, body.target, [head.layer])
+def _one_head(inspector: Inspector, body: InspectRequest) -> View:
+    head = parse_head(body.head, inspector.model)
+    maps = inspector.attention(body.text, body.target, [head.layer])
     part = maps.part(head.part)
     data = one_head(maps, head).data
     # use the exact weights: those of a view are rounded to 8 bits
@@ -87,49 +87,49 @@ def _one_head(insp: Inspector, body: InspectRequest) -> View:
     return View("head", {**data, "weights": weights}, heading=f"Where head {head} attends")
 
 
-def _rollout(insp: Inspector, body: InspectRequest) -> View:
-    found = insp.rollout(body.text, body.target)
-    return view(next((each for each in found if each.name == body.part), found[-1]))
+def _rollout(inspector: Inspector, body: InspectRequest) -> View:
+    parts = inspector.rollout(body.text, body.target)
+    return view(next((each for each in parts if each.name == body.part), parts[-1]))
 
 
-def _tokens(insp: Inspector, body: InspectRequest) -> View:
-    if insp.kind == "classifier":
-        return labels(insp.lens(body.text, body.target, k=len(insp.outcomes)))
-    return view(insp.token_scores(body.text, body.target, body.k))
+def _tokens(inspector: Inspector, body: InspectRequest) -> View:
+    if inspector.kind == "classifier":
+        return labels(inspector.lens(body.text, body.target, k=len(inspector.outcomes)))
+    return view(inspector.token_scores(body.text, body.target, body.k))
 
 
-def _attribution(insp: Inspector, body: InspectRequest) -> View:
-    return view(insp.attribution(body.text, body.target, position=body.position, method=body.method))
+def _attribution(inspector: Inspector, body: InspectRequest) -> View:
+    return view(inspector.attribution(body.text, body.target, position=body.position, method=body.method))
 
 
-def _arithmetic(insp: Inspector, body: InspectRequest) -> View:
-    found = insp.arithmetic(body.text, body.head, body.target)
-    return view(found if body.position is None else found.row(body.position))
+def _arithmetic(inspector: Inspector, body: InspectRequest) -> View:
+    arithmetic = inspector.arithmetic(body.text, body.head, body.target)
+    return view(arithmetic if body.position is None else arithmetic.row(body.position))
 
 
-def _model(insp: Inspector, body: InspectRequest) -> View:
-    _require_few(insp, body, MAX_TOKENS)
-    return view(insp.model_map(body.text, body.target, position=body.position, k=body.k))
+def _model(inspector: Inspector, body: InspectRequest) -> View:
+    _require_few(inspector, body, MAX_TOKENS)
+    return view(inspector.model_map(body.text, body.target, position=body.position, k=body.k))
 
 
-def _circuit(insp: Inspector, body: InspectRequest) -> View:
-    _require_few(insp, body, MAX_CIRCUIT_TOKENS)
-    return View("circuit", circuit(insp, body.text, body.target, body.position), heading="The strongest paths")
+def _circuit(inspector: Inspector, body: InspectRequest) -> View:
+    _require_few(inspector, body, MAX_CIRCUIT_TOKENS)
+    return View("circuit", circuit(inspector, body.text, body.target, body.position), heading="The strongest paths")
 
 
-def _parts(insp: Inspector, body: InspectRequest) -> View:
-    return view(insp.logit_attribution(body.text, body.target, position=body.position))
+def _parts(inspector: Inspector, body: InspectRequest) -> View:
+    return view(inspector.logit_attribution(body.text, body.target, position=body.position))
 
 
-def _patching(insp: Inspector, body: InspectRequest) -> View:
-    _require_few(insp, body, MAX_CIRCUIT_TOKENS)
-    found = insp.patching(body.text, body.other_text, body.target, kind=body.kind, position=body.position)
-    return view(next((each for each in found if each.part == body.part), found[-1]))
+def _patching(inspector: Inspector, body: InspectRequest) -> View:
+    _require_few(inspector, body, MAX_CIRCUIT_TOKENS)
+    parts = inspector.patching(body.text, body.other_text, body.target, kind=body.kind, position=body.position)
+    return view(next((each for each in parts if each.part == body.part), parts[-1]))
 
 
-def _require_few(insp: Inspector, body: InspectRequest, most: int) -> None:
+def _require_few(inspector: Inspector, body: InspectRequest, most: int) -> None:
     """Raise RequestTooLarge for a text with too many tokens for a picture of the whole model."""
-    reading = insp.read(body.text, body.target)
+    reading = inspector.read(body.text, body.target)
     n_tokens = max(len(reading.source), len(reading.target))
     if n_tokens > most:
         raise RequestTooLarge(
@@ -140,25 +140,27 @@ def _require_few(insp: Inspector, body: InspectRequest, most: int) -> None:
 # The functions that make the pictures, keyed by the name in the URL.
 PICTURES: Mapping[str, Callable[[Inspector, InspectRequest], View]] = {
     "tokens": _tokens,
-    "next": lambda insp, body: view(insp.token_scores(body.text, body.target, body.k).next),
+    "next": lambda inspector, body: view(inspector.token_scores(body.text, body.target, body.k).next),
     "heads": _every_head,
     "head": _one_head,
-    "alignment": lambda insp, body: view(insp.alignment(body.text, body.target)),
+    "alignment": lambda inspector, body: view(inspector.alignment(body.text, body.target)),
     "rollout": _rollout,
-    "lens": lambda insp, body: view(insp.lens(body.text, body.target, body.k)),
+    "lens": lambda inspector, body: view(inspector.lens(body.text, body.target, body.k)),
     "attribution": _attribution,
-    "leaving_out": lambda insp, body: view(insp.occlusion(body.text, body.target)),
-    "ablation": lambda insp, body: view(insp.ablate(body.text, body.heads, body.target, body.k)),
-    "importance": lambda insp, body: importance(insp.head_importance(body.text, body.target)),
+    "leaving_out": lambda inspector, body: view(inspector.occlusion(body.text, body.target)),
+    "ablation": lambda inspector, body: view(inspector.ablate(body.text, body.heads, body.target, body.k)),
+    "importance": lambda inspector, body: importance(inspector.head_importance(body.text, body.target)),
     "arithmetic": _arithmetic,
     "model": _model,
-    "place": lambda insp, body: view(insp.place_detail(body.text, body.place, body.target, position=body.position)),
+    "place": lambda inspector, body: view(
+        inspector.place_detail(body.text, body.place, body.target, position=body.position)
+    ),
     "circuit": _circuit,
     "parts": _parts,
     "patching": _patching,
-    "neighbours": lambda insp, body: view(insp.neighbours(body.word, body.k, body.side)),
-    "map": lambda insp, body: view(insp.embedding_map(n=N_WORDS, side=body.side)),
-    "positions": lambda insp, body: view(insp.positions(N_POSITIONS, body.side)),
+    "neighbours": lambda inspector, body: view(inspector.neighbours(body.word, body.k, body.side)),
+    "map": lambda inspector, body: view(inspector.embedding_map(n=N_WORDS, side=body.side)),
+    "positions": lambda inspector, body: view(inspector.positions(N_POSITIONS, body.side)),
 }
 ABOUT_A_TEXT = set(PICTURES) - {"neighbours", "map", "positions"}
 Picture = Literal[
@@ -179,16 +181,16 @@ async def inspect(
             f"k is {body.k}, which is too large for a text of this length. Use a smaller k, or a shorter text"
         )
 
-    def answer(insp: Inspector) -> tuple[View, tuple[str, ...]]:
-        warnings = insp.warnings(body.text, body.target) if picture in ABOUT_A_TEXT else ()
-        return PICTURES[picture](insp, body), warnings
+    def answer(inspector: Inspector) -> tuple[View, tuple[str, ...]]:
+        warnings = inspector.warnings(body.text, body.target) if picture in ABOUT_A_TEXT else ()
+        return PICTURES[picture](inspector, body), warnings
 
     if body.step is None:
-        found, warnings = await worker.run(lambda: answer(worker.inspector))
+        view, warnings = await worker.run(lambda: answer(worker.inspector))
     else:
         checkpoint = early_checkpoint(worker, body.step)
-        found, warnings = await run_early(worker, checkpoint, lambda application: answer(Inspector(application)))
-    return await asyncio.to_thread(answer_in, format, found, warnings)
+        view, warnings = await run_early(worker, checkpoint, lambda application: answer(Inspector(application)))
+    return await asyncio.to_thread(answer_in, format, view, warnings)
 
 
 def answer_in(format: Format, result: View, warnings: Sequence[str]) -> Response:

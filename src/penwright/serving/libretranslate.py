@@ -69,9 +69,9 @@ async def detect(text: str, translators: Sequence[ModelWorker]) -> list[Language
     """Rank the source languages of the translators by the likelihood that the text is written in them, best first."""
     guesses = []
     for worker in translators:
-        (found,) = await worker.translate([text], TranslationChoices(beam_size=1))
-        n_tokens = len(found.candidates[0].pieces)
-        share = exp(found.candidates[0].log_prob / n_tokens) if n_tokens else 0.0
+        (result,) = await worker.translate([text], TranslationChoices(beam_size=1))
+        n_tokens = len(result.candidates[0].pieces)
+        share = exp(result.candidates[0].log_prob / n_tokens) if n_tokens else 0.0
         guesses.append(LanguageGuess(languages_of(worker.name, worker.opened).source, share))
     best = sorted(guesses, key=lambda guess: -guess.share)
     return list({guess.language: guess for guess in reversed(best)}.values())[::-1]
@@ -144,18 +144,18 @@ async def translate(request: Request, registry: Registry, limits: Limits) -> Tra
             f"alternatives is {body.alternatives}, but this server allows fewer than {limits.max_n} (max_n)"
         )
     pages = [await asyncio.to_thread(pieces, text) if body.format == "html" else [Piece("", text)] for text in texts]
-    wanted = list(dict.fromkeys(text for page in pages for text in texts_of(page)))
-    worker, guess = await _translator(registry, body, " ".join(wanted)[:500])
-    ranked = await _ranked_translations(worker, wanted, body.alternatives + 1)
+    unique_texts = list(dict.fromkeys(text for page in pages for text in texts_of(page)))
+    worker, guess = await _translator(registry, body, " ".join(unique_texts)[:500])
+    ranked = await _ranked_translations(worker, unique_texts, body.alternatives + 1)
     put_together = with_texts if body.format == "html" else _plain
-    found = [
+    versions = [
         [put_together(page, {text: way[:rank][-1] for text, way in ranked.items()}) for rank in _ranks(page, ranked)]
         for page in pages
     ]
-    others = [page[1:] for page in found]
+    others = [page[1:] for page in versions]
     detected = None if guess is None else Detected(confidence=round(100 * guess.share, 1), language=guess.language)
     return Translated(
-        translatedText=[page[0] for page in found] if several else found[0][0],
+        translatedText=[page[0] for page in versions] if several else versions[0][0],
         alternatives=None if not body.alternatives else others if several else others[0],
         detectedLanguage=[detected] * len(texts) if several and detected else detected,
     )
@@ -163,14 +163,14 @@ async def translate(request: Request, registry: Registry, limits: Limits) -> Tra
 
 async def _ranked_translations(worker: ModelWorker, texts: Sequence[str], n: int) -> dict[str, list[str]]:
     """Return up to n translations of each text, best first. Many texts are translated in several rounds."""
-    found: dict[str, list[str]] = {}
+    ranked: dict[str, list[str]] = {}
     options = TranslationChoices(max(worker.translator.defaults.beam_size, n), n)
     at_once = min(len(texts), worker.limits.max_texts, worker.limits.max_waiting)
     for start in range(0, len(texts), max(1, at_once)):
-        some = texts[start : start + at_once]
-        translations = await worker.translate(some, options)
-        found |= {text: [each.text for each in one.candidates] for text, one in zip(some, translations, strict=True)}
-    return found
+        batch = texts[start : start + at_once]
+        translations = await worker.translate(batch, options)
+        ranked |= {text: [each.text for each in one.candidates] for text, one in zip(batch, translations, strict=True)}
+    return ranked
 
 
 def _ranks(page: Sequence[Piece], ranked: Mapping[str, Sequence[str]]) -> range:

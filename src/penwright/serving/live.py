@@ -64,16 +64,16 @@ class LiveModels:
             run = Run(worker.opened.run.folder)
             with self._damage_reported(worker.name):
                 state = state_of(run)
-                worker.is_learning, wanted = state in LIVE, self._wanted_step(run, state)
-                if wanted is not None and wanted != worker.step and self._may_load(run, wanted, worker.is_learning):
-                    self._load(run, wanted, worker.name)
+                worker.is_learning, step = state in LIVE, self._wanted_step(run, state)
+                if step is not None and step != worker.step and self._may_load(run, step, worker.is_learning):
+                    self._load(run, step, worker.name)
         if self._registry.home is not None:
             self._follow_home()
 
     def _follow_home(self) -> None:
         """Serve the newest runs below the home folder, as many as the limits allow, and stop serving all others."""
-        found = folders(self._registry)
-        chosen = dict(_within_limits(found, self._settings))
+        run_folders = folders(self._registry)
+        chosen = dict(_within_limits(run_folders, self._settings))
         for worker in self._registry:
             if worker.name not in chosen:
                 self._retire(self._registry.remove(worker.name))
@@ -81,9 +81,9 @@ class LiveModels:
         for name, folder in chosen.items():
             run = Run(folder)
             with self._damage_reported(name):
-                wanted = self._wanted_step(run, state_of(run))
-                if name not in names and wanted is not None and self._may_load(run, wanted, is_learning=False):
-                    self._load(run, wanted, name)
+                step = self._wanted_step(run, state_of(run))
+                if name not in names and step is not None and self._may_load(run, step, is_learning=False):
+                    self._load(run, step, name)
 
     def _wanted_step(self, run: Run, state: State) -> int | None:
         """Return the step to serve: the newest or the best (see the module docstring). None without checkpoints."""
@@ -145,12 +145,12 @@ class LiveModels:
             give_back_memory()
 
 
-def _within_limits(found: dict[str, Path], settings: ServingSettings) -> Iterator[tuple[str, Path]]:
+def _within_limits(run_folders: dict[str, Path], settings: ServingSettings) -> Iterator[tuple[str, Path]]:
     """Yield the runs to serve: those with the newest checkpoints, as many as the limits allow."""
-    known = [(checkpoint, name, folder) for name, folder in found.items() if (checkpoint := _newest(folder))]
-    known.sort(key=lambda each: -each[0].folder.stat().st_mtime)
+    runs = [(checkpoint, name, folder) for name, folder in run_folders.items() if (checkpoint := _newest(folder))]
+    runs.sort(key=lambda each: -each[0].folder.stat().st_mtime)
     n_bytes = 0
-    for checkpoint, name, folder in known[: settings.max_models]:
+    for checkpoint, name, folder in runs[: settings.max_models]:
         n_bytes += (checkpoint.folder / WEIGHTS).stat().st_size
         if n_bytes > settings.max_model_bytes:
             return

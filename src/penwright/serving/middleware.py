@@ -230,10 +230,10 @@ def _encodings(key: str | None) -> list[bytes]:
     """Return all encodings of a key that clients may send: HTTP defines no encoding for headers."""
     if key is None:
         return []
-    found = [key.encode("utf-8", "surrogateescape")]
+    encodings = [key.encode("utf-8", "surrogateescape")]
     with suppress(UnicodeEncodeError):
-        found.append(key.encode("latin-1"))
-    return list(dict.fromkeys(each for whole in found for each in (whole, whole.strip())))
+        encodings.append(key.encode("latin-1"))
+    return list(dict.fromkeys(each for whole in encodings for each in (whole, whole.strip())))
 
 
 def _keys(scope: Scope, headers: Headers) -> Iterator[bytes]:

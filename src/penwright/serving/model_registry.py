@@ -53,14 +53,14 @@ class ModelRegistry:
     def get(self, name: str | None = None, kind: ModelKind | None = None) -> ModelWorker:
         """Return the model with this name or, without a name, the first model of this kind. Raises UnknownModel."""
         if name is not None:
-            found = self._workers.get(name)
-            if found is None:
+            worker = self._workers.get(name)
+            if worker is None:
                 raise UnknownModel(f"there is no model '{name[:80]}'. The models are {', '.join(self._workers)}")
-            return found
-        found = next((each for each in self if kind is None or each.kind == kind), None)
-        if found is None:
+            return worker
+        worker = next((each for each in self if kind is None or each.kind == kind), None)
+        if worker is None:
             raise UnknownModel(f"no {kind} is served. The models are {', '.join(self._workers)}")
-        return found
+        return worker
 
     @property
     def is_stopping(self) -> bool:

@@ -198,14 +198,14 @@ class ModelWorker:
     async def translate(self, texts: Sequence[str], options: TranslationChoices | None = None) -> list[Translation]:
         """Translate texts, batched with concurrent requests that have the same options."""
         _ = self.translator
-        found = await self._batched(texts, options or TranslationChoices())
-        return [each for each in found if isinstance(each, Translation)]
+        results = await self._batched(texts, options or TranslationChoices())
+        return [each for each in results if isinstance(each, Translation)]
 
     async def classify(self, texts: Sequence[str]) -> list[Classification]:
         """Classify texts, batched with concurrent requests."""
         _ = self.classifier
-        found = await self._batched(texts, None)
-        return [each for each in found if isinstance(each, Classification)]
+        results = await self._batched(texts, None)
+        return [each for each in results if isinstance(each, Classification)]
 
     def stop(self) -> None:
         """Refuse new requests with the error `Stopping`."""
@@ -264,8 +264,8 @@ class ModelWorker:
         finally:
             self.n_inside -= n
 
-    def _wrong_kind(self, wanted: ModelKind) -> UsageError:
-        return UsageError(f"{self.name} is a {self.kind}, but this request needs a {wanted}. Choose a different model")
+    def _wrong_kind(self, kind: ModelKind) -> UsageError:
+        return UsageError(f"{self.name} is a {self.kind}, but this request needs a {kind}. Choose a different model")
 
 
 def _advance(steps: Steps[None, None, T]) -> tuple[T] | None:

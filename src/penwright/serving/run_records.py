@@ -43,8 +43,8 @@ class Alert(NamedTuple):
 def alerts(steps: Sequence[Record], evaluations: Sequence[Record]) -> list[Alert]:
     """Return the alerts for the records of steps.jsonl and metrics.jsonl, ordered by step."""
     held_out = list(held_out_losses(evaluations).items())
-    found = [*_not_finite(steps), *_spikes(steps), *_over_fitting(evaluations, steps), *_plateau(held_out)]
-    return sorted(found, key=lambda alert: alert.step)
+    alerts = [*_not_finite(steps), *_spikes(steps), *_over_fitting(evaluations, steps), *_plateau(held_out)]
+    return sorted(alerts, key=lambda alert: alert.step)
 
 
 def _is_number(value: object) -> bool:

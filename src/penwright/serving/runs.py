@@ -114,23 +114,23 @@ class Stopped(BaseModel):
 @router.get("")
 def every_run(registry: Registry) -> Runs:
     """List the visible runs. A damaged run is listed, too, with a description of the problem."""
-    found = [
+    runs = [
         facts for name, folder in folders(registry).items() if (facts := _facts(name, folder, registry)) is not None
     ]
-    return Runs(runs=sorted(found, key=lambda run: -run.changed))
+    return Runs(runs=sorted(runs, key=lambda run: -run.changed))
 
 
 @router.get("/figures")
 def figures(registry: Registry, run: RunName) -> Figures:
     """Return the curves of training and evaluation, at most 2,000 points each. Extremes of the loss are kept."""
-    found = run_of(registry, run)
-    paths = [found.folder / name for name in (STEPS, METRICS)]
+    opened = run_of(registry, run)
+    paths = [opened.folder / name for name in (STEPS, METRICS)]
     versions = []
     for path in paths:
         with suppress(OSError):  # the run has no such file, or is being deleted
             status = path.stat()
             versions.append((status.st_size, status.st_mtime_ns))
-    return _figures(found.folder, tuple(versions)).model_copy(update={"state": state_of(found)})
+    return _figures(opened.folder, tuple(versions)).model_copy(update={"state": state_of(opened)})
 
 
 @lru_cache(maxsize=16)
@@ -173,13 +173,13 @@ def stop(registry: Registry, body: StopRequest) -> Stopped:
 
 def folders(registry: ModelRegistry) -> dict[str, Path]:
     """Return the run folders by name. Duplicate names get the name of the parent folder as a prefix."""
-    found: dict[str, Path] = {}
+    by_name: dict[str, Path] = {}
     for location in registry.folders:
         for path in sorted(location.glob("*/recipe.toml")):
             folder = path.parent
             name = readable(folder)
-            found[name if name not in found else f"{readable(location)}/{name}"] = folder
-    return found
+            by_name[name if name not in by_name else f"{readable(location)}/{name}"] = folder
+    return by_name
 
 
 def readable(folder: Path) -> str:
@@ -209,10 +209,10 @@ def _loss(record: Record) -> float:
 
 def run_of(registry: ModelRegistry, name: str) -> Run:
     """Open a visible run by its name. Raises UnknownModel if there is none."""
-    found = folders(registry)
-    if name not in found:
+    by_name = folders(registry)
+    if name not in by_name:
         raise UnknownModel(f"this server has no run '{name[:80]}'")
-    return Run.open(found[name])
+    return Run.open(by_name[name])
 
 
 def _facts(name: str, folder: Path, registry: ModelRegistry) -> RunFacts | None:
@@ -278,13 +278,13 @@ def _with_speed(steps: Sequence[Record]) -> list[Record]:
     `speed` is None if the clock did not advance, for example after a run was resumed.
     """
     before: Record = {"seconds": 0.0, "targets": 0}
-    found = []
+    records = []
     for each in steps:
         seconds = each["seconds"] - before["seconds"]
         speed = (each["targets"] - before["targets"]) / seconds if seconds > 0 else None
-        found.append({**each, "speed": speed})
+        records.append({**each, "speed": speed})
         before = each
-    return found
+    return records
 
 
 def _columns(records: Sequence[Record]) -> dict[str, Column]:
@@ -293,8 +293,8 @@ def _columns(records: Sequence[Record]) -> dict[str, Column]:
 
 
 def _flat(table: dict[str, Any], above: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for name, value in table.items():
         whole = f"{above}.{name}" if above else name
-        found |= _flat(value, whole) if isinstance(value, dict) else {whole: value}
-    return found
+        flat |= _flat(value, whole) if isinstance(value, dict) else {whole: value}
+    return flat

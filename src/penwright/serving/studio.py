@@ -66,14 +66,14 @@ class Studio:
                 await asyncio.to_thread(self.queue.advance)
             await asyncio.sleep(ADVANCE_SECONDS)
 
-    def arguments(self, wanted: PlanRequest) -> list[str]:
+    def arguments(self, request: PlanRequest) -> list[str]:
         """Return the arguments of `penwright train` or `penwright plan` for a request."""
-        texts = [f"{self.texts.path(name).relative_to(self.folder)}" for name in wanted.texts]
+        texts = [f"{self.texts.path(name).relative_to(self.folder)}" for name in request.texts]
         options: list[str] = []
-        for option, value in (("task", wanted.task), ("size", wanted.size), ("minutes", wanted.minutes)):
+        for option, value in (("task", request.task), ("size", request.size), ("minutes", request.minutes)):
             options += [f"--{option}", f"{value}"] if value is not None else []
-        options += ["--steps", f"{wanted.steps}"] if wanted.steps is not None else []
-        for role, column in wanted.columns.items():
+        options += ["--steps", f"{request.steps}"] if request.steps is not None else []
+        for role, column in request.columns.items():
             options += ["--set", f"data.{role}={column}"]
         return [*texts, *options]
 
@@ -133,15 +133,15 @@ async def plan(studio: TheStudio, body: PlanRequest) -> dict[str, Any]:
     finally:
         studio.planning.remove(body.ticket)
     with suppress(ValueError):
-        found: dict[str, Any] = json.loads(output)
-        return found
+        planned: dict[str, Any] = json.loads(output)
+        return planned
     message = errors.decode("utf-8", "replace")
     raise UsageError(message.rpartition(SAID)[2].strip()[:2000] or "the texts cannot be read")
 
 
-async def _plan(studio: Studio, wanted: PlanRequest) -> tuple[bytes, bytes]:
+async def _plan(studio: Studio, request: PlanRequest) -> tuple[bytes, bytes]:
     """Run `penwright plan --json`, and return its output and its messages."""
-    command = [sys.executable, "-m", "penwright", "plan", *studio.arguments(wanted), "--json"]
+    command = [sys.executable, "-m", "penwright", "plan", *studio.arguments(request), "--json"]
     process = await asyncio.create_subprocess_exec(*command, cwd=studio.folder, stdin=DEVNULL, stdout=PIPE, stderr=PIPE)
     try:
         async with asyncio.timeout(studio.settings.plan_seconds):
@@ -188,22 +188,22 @@ def resume(studio: TheStudio, registry: Registry, body: ResumeRequest) -> Queued
 @router.post("/delete-run")
 def delete_run(studio: TheStudio, registry: Registry, body: NameRequest) -> Done:
     """Delete a run that is not being trained, and its entry in the queue."""
-    found = folders(registry).get(check_name(body.name))
-    name = found.name if found else body.name
+    folder = folders(registry).get(check_name(body.name))
+    name = folder.name if folder else body.name
     studio.queue.remove(name)
-    if found is not None:
-        with Run(found).lock():  # raises PenwrightError while another process trains the run
-            remove_folder(found)
+    if folder is not None:
+        with Run(folder).lock():  # raises PenwrightError while another process trains the run
+            remove_folder(folder)
     return Done()
 
 
 @router.get("/download", response_class=StreamingResponse)
 def download(registry: Registry, run: RunName) -> StreamingResponse:
     """Return a run with its best checkpoint as a zip archive."""
-    found = run_of(registry, run)
-    name = quote(f"{found.folder.name}.zip")
+    opened = run_of(registry, run)
+    name = quote(f"{opened.folder.name}.zip")
     headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{name}"}
-    return StreamingResponse(_blocks(zipped(found)), media_type="application/zip", headers=headers)
+    return StreamingResponse(_blocks(zipped(opened)), media_type="application/zip", headers=headers)
 
 
 def _blocks(file: BinaryIO) -> Iterator[bytes]:

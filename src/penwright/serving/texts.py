@@ -58,8 +58,8 @@ class TextFolder:
 
     def listed(self) -> list[TextFile]:
         """List the finished uploads, sorted by name."""
-        found = [path for path in self.folder.glob("*") if not path.name.startswith(".")]
-        plain = [path for path in found if path.is_file() and not path.is_symlink()]
+        paths = [path for path in self.folder.glob("*") if not path.name.startswith(".")]
+        plain = [path for path in paths if path.is_file() and not path.is_symlink()]
         return [TextFile(name=path.name, bytes=path.stat().st_size) for path in sorted(plain)]
 
     def used(self) -> int:
@@ -137,12 +137,12 @@ class TextFolder:
                     raise PenwrightError(f"{name} unpacks to more than {most:,} bytes (max_text_bytes)")
 
 
-def require_free_disk(folder: Path, wanted: int) -> None:
-    """Raise PenwrightError if the disk of a folder has fewer than `wanted` free bytes."""
+def require_free_disk(folder: Path, n_bytes: int) -> None:
+    """Raise PenwrightError if the disk of a folder has fewer than `n_bytes` free bytes."""
     free = shutil.disk_usage(folder).free
-    if free < wanted:
+    if free < n_bytes:
         raise PenwrightError(
-            f"the disk has {free:,} free bytes, but {wanted:,} are needed (min_free_bytes). Delete some files"
+            f"the disk has {free:,} free bytes, but {n_bytes:,} are needed (min_free_bytes). Delete some files"
         )
 
 

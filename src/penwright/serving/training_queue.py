@@ -239,5 +239,5 @@ class TrainingQueue:
         return None
 
     def _jobs(self) -> list[Job]:
-        found = [self._read(path.stem) for path in self.folder.glob("*.json")]
-        return sorted((job for job in found if job is not None), key=lambda job: job.created)
+        jobs = [self._read(path.stem) for path in self.folder.glob("*.json")]
+        return sorted((job for job in jobs if job is not None), key=lambda job: job.created)

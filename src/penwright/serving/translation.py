@@ -91,8 +91,8 @@ async def translate(body: SentencesRequest, registry: Registry, limits: Limits) 
             prefixes=[each.prefix for each in body.sentences],
         )
 
-    found = await _run_while_connected(worker, find)
-    return await as_json(lambda: Sentences(sentences=[sentence(each, translator.tokenizer) for each in found]))
+    result = await _run_while_connected(worker, find)
+    return await as_json(lambda: Sentences(sentences=[sentence(each, translator.tokenizer) for each in result]))
 
 
 @router.post("/links", response_model=Links)
@@ -134,7 +134,7 @@ async def other_words(body: SearchRequest, registry: Registry, limits: Limits) -
     check_texts([body.text + body.prefix], limits)
     check_sentence(body.text, body.prefix, "the sentence")
     constraints = await _constraints(body, limits)
-    found = await _run_while_connected(
+    alternatives = await _run_while_connected(
         worker,
         lambda: translator.alternatives(
             body.text,
@@ -145,7 +145,7 @@ async def other_words(body: SearchRequest, registry: Registry, limits: Limits) -
             length_penalty=body.length_penalty,
         ),
     )
-    return OtherWords(words=[other_word(each, body.prefix) for each in found])
+    return OtherWords(words=[other_word(each, body.prefix) for each in alternatives])
 
 
 @router.post("/tree", response_model=Tree)

@@ -194,24 +194,27 @@ def check_sentence(text: str, prefix: str, name: str) -> None:
         )
 
 
-def other_word(found: Alternative, prefix: str) -> OtherWord:
+def other_word(alternative: Alternative, prefix: str) -> OtherWord:
     """Return a possible next word, the best translation that contains it, and the part that ends with this word."""
-    end = found.text.find(found.word, len(prefix.strip())) + len(found.word)
-    probability = exp(found.log_prob)
+    end = alternative.text.find(alternative.word, len(prefix.strip())) + len(alternative.word)
+    probability = exp(alternative.log_prob)
     return OtherWord(
-        word=found.word, probability=probability, text=found.text, prefix=complete_last_word(found.text[:end])
+        word=alternative.word,
+        probability=probability,
+        text=alternative.text,
+        prefix=complete_last_word(alternative.text[:end]),
     )
 
 
 def paragraph(block: TextBlock, translator: Translator) -> Paragraph:
     """Return a paragraph split into sentences. Sentences that are too long for one translation are split, too."""
     whole_ones = sentences(block.text, translator.source_language) if block.text.strip() else []
-    found = [part for sentence in whole_ones for part in short_parts(sentence)]
+    parts = [part for sentence in whole_ones for part in short_parts(sentence)]
     return Paragraph(
         first=block.first,
         rest=block.rest,
         width=block.width,
-        sentences=[_source_sentence(each, translator.tokenizer) for each in found if each.strip()],
+        sentences=[_source_sentence(each, translator.tokenizer) for each in parts if each.strip()],
     )
 
 
@@ -245,13 +248,13 @@ def _words(text: str, places: Sequence[WordSpan], probabilities: Sequence[float 
     ]
 
 
-def sentence(found: Translation, tokenizer: Tokenizer) -> Sentence:
+def sentence(translation: Translation, tokenizer: Tokenizer) -> Sentence:
     """Return a sentence and its translations, all split into words."""
-    places = pieces_of_words(found.source, tokenizer)
+    places = pieces_of_words(translation.source, tokenizer)
     return Sentence(
-        source=_words(found.source, places),
-        ways=[_translation(places, candidate, tokenizer) for candidate in found.candidates],
-        warnings=list(found.warnings),
+        source=_words(translation.source, places),
+        ways=[_translation(places, candidate, tokenizer) for candidate in translation.candidates],
+        warnings=list(translation.warnings),
     )
 
 

@@ -126,10 +126,10 @@ async def score(body: PromptRequest, registry: Registry, limits: Limits) -> Resp
     check_texts([body.text], limits)
     tokenizer = worker.generator.tokenizer
     k = min(N_LIKELY, max(1, MAX_ALTERNATIVES // max(1, len(body.text))))
-    found = await worker.run_in_steps(lambda: worker.inspector.token_scores_in_steps(body.text, k=k))
+    scores = await worker.run_in_steps(lambda: worker.inspector.token_scores_in_steps(body.text, k=k))
 
     def answer() -> Scores:
-        tokens = [_scored(tokenizer, found, place) for place in range(len(found.tokens))]
+        tokens = [_scored(tokenizer, scores, place) for place in range(len(scores.tokens))]
         return Scores(tokens=tokens, warnings=unknown_warnings(tokenizer, body.text))
 
     return await as_json(answer)
@@ -165,11 +165,11 @@ async def _events(
     start, n, tokenizer = perf_counter(), 0, worker.generator.tokenizer
     try:
         async with aclosing(rest):
-            found = first
-            while found is not None:
+            written = first
+            while written is not None:
                 n += 1
-                yield _event("token", _written(tokenizer, found[1]).model_dump(exclude_none=True))
-                found = await anext(rest, None)
+                yield _event("token", _written(tokenizer, written[1]).model_dump(exclude_none=True))
+                written = await anext(rest, None)
         yield _event("done", {"n": n, "seconds": perf_counter() - start})
     except (PenwrightError, TimeoutError) as error:
         yield _event("error", {"message": status_and_message(error)[1]})
@@ -196,17 +196,17 @@ def _written(tokenizer: Tokenizer, update: TokenUpdate) -> WrittenToken:
     )
 
 
-def _scored(tokenizer: Tokenizer, found: TokenScores, place: int) -> ScoredToken:
-    token, others = found.tokens[place], found.alternatives
+def _scored(tokenizer: Tokenizer, scores: TokenScores, place: int) -> ScoredToken:
+    token, others = scores.tokens[place], scores.alternatives
     pairs = zip(others.ids[place].tolist(), others.probabilities[place].tolist(), strict=True)
     return ScoredToken(
         id=token.id,
         text=token.text,
         start=token.start,
         end=token.end,
-        log_prob=float(found.log_probs[place]),
-        rank=int(found.ranks[place]),
-        entropy=float(found.entropies[place]),
+        log_prob=float(scores.log_probs[place]),
+        rank=int(scores.ranks[place]),
+        entropy=float(scores.entropies[place]),
         likeliest=[_choice(tokenizer, *pair) for pair in pairs],
     )
 

@@ -64,8 +64,10 @@ def doubtful_labels(context: RunContext, corpus: AnyCorpus) -> list[Mistake]:
     """
     labels, seed = context.card.labels, context.recipe.seed
     texts, numbers = some_texts(context, corpus, corpus.training, seed)
-    found = worst_mistakes(out_of_fold(texts, numbers, len(labels), seed), numbers, texts, labels, most=MOST_DOUBTFUL)
-    return [each for each in found if each.probability >= DOUBTFUL]
+    mistakes = worst_mistakes(
+        out_of_fold(texts, numbers, len(labels), seed), numbers, texts, labels, most=MOST_DOUBTFUL
+    )
+    return [each for each in mistakes if each.probability >= DOUBTFUL]
 
 
 def evaluate(context: RunContext) -> Sequence[Score]:
@@ -142,7 +144,7 @@ def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
     counts, weights = np.bincount(truth), _label_weights(context, truth)
     frequent = 1 / (counts > 0).sum() if is_balanced else counts.max() / counts.sum()
     name = "balanced accuracy" if is_balanced else "accuracy"
-    found = [
+    baselines = [
         Score(name, 100 * float(frequent), True, note="always the most frequent label"),
         Score("nats per text", log(len(context.card.labels)), note="all labels equally likely"),
     ]
@@ -150,5 +152,5 @@ def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
     if results:
         note = f"{LINEAR_BASELINE}, all labels weighted equally" if is_balanced else LINEAR_BASELINE
         scores = _scores(results, is_balanced=is_balanced)
-        found += [score._replace(note=note, standard_error=None) for score in scores]
-    return found
+        baselines += [score._replace(note=note, standard_error=None) for score in scores]
+    return baselines

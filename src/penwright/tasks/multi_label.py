@@ -83,7 +83,7 @@ def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
     frequent[:, int(shares.argmax())] = True
     micro, *_ = set_scores(count_sets(frequent, truth))
     nats = nats_of_sets(shares.logit().expand(truth.shape), truth) / max(1, len(truth))
-    found = [
+    baselines = [
         micro._replace(note="always the most frequent label"),
         Score("nats per text", nats, note="the probability of each label is its frequency in the held-out texts"),
     ]
@@ -94,8 +94,8 @@ def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
             for outputs, truth in linear_predictions(context)
         ]
         counts, nats = reduce(SetCounts.plus, [counts for counts, _ in parts]), sum(nats for _, nats in parts)
-        found += [score._replace(note=f"{LINEAR_BASELINE}, {note}") for score in _scores(counts, nats)]
-    return found
+        baselines += [score._replace(note=f"{LINEAR_BASELINE}, {note}") for score in _scores(counts, nats)]
+    return baselines
 
 
 def _baseline_thresholds(context: RunContext, truth: Targets) -> tuple[Float[Tensor, " n_labels"], str]:

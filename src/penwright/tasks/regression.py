@@ -45,8 +45,8 @@ def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
     mean, deviation = classifier_model(context).scale.tolist()
     truth = _numbers(context, [true_targets(context)])
     always = regression_scores(np.full_like(truth, mean), truth, deviation)
-    found = [score._replace(note="always the mean score of the training texts") for score in always[2:]]
+    baselines = [score._replace(note="always the mean score of the training texts") for score in always[2:]]
     if context.linear is not None:
         linear = _scores(context, list(linear_predictions(context)))
-        found += [score._replace(note="ridge regression on n-grams", standard_error=None) for score in linear]
-    return found
+        baselines += [score._replace(note="ridge regression on n-grams", standard_error=None) for score in linear]
+    return baselines

@@ -109,14 +109,14 @@ def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
     sources, targets = [pair.source for pair in pairs], [pair.target for pair in pairs]
     n_pairs = len(context.corpus.held_out)
     coverage = f"; evaluated on {len(pairs):,} of the {n_pairs:,} held-out pairs" if len(pairs) < n_pairs else ""
-    found = [("the source, untranslated", sources)]
+    outputs = [("the source, untranslated", sources)]
     if dictionary := context.dictionary or learn_dictionary_of(context.corpus.training):
-        found.append(
+        outputs.append(
             ("word by word, with a dictionary learned from the pairs", list(translate_words(sources, dictionary)))
         )
     return [
         Score("BLEU", translation_scores(texts, targets)[0].value, True, note=f"{name}{coverage}")
-        for name, texts in found
+        for name, texts in outputs
     ]
 
 

@@ -115,14 +115,14 @@ class ChatTemplate:
         """Yield the pieces of template text, and the messages between them, trimmed if the template trims messages."""
         marked = tuple(Message(each.role, f"{EDGE}{OPEN}{n}{CLOSE}{EDGE}") for n, each in enumerate(messages))
         text, place = _rendered(self, marked), 0
-        for found in PLACE.finditer(text):
-            if found.start() > place:
-                yield Markup(text[place : found.start()])
-            if int(found[2]) >= len(messages):
+        for match in PLACE.finditer(text):
+            if match.start() > place:
+                yield Markup(text[place : match.start()])
+            if int(match[2]) >= len(messages):
                 raise PenwrightError("the chat template outputs private-use characters that are reserved for messages")
-            message, place = messages[int(found[2])], found.end()
-            content = message.content if found[1] else message.content.lstrip()
-            yield message._replace(content=content if found[3] else content.rstrip())
+            message, place = messages[int(match[2])], match.end()
+            content = message.content if match[1] else message.content.lstrip()
+            yield message._replace(content=content if match[3] else content.rstrip())
         if place < len(text):
             yield Markup(text[place:])
 

@@ -127,32 +127,32 @@ def bundle(names: tuple[str, ...]) -> str:
 
     Each module becomes a function that returns its exports. The functions of imported modules come first.
     """
-    wanted = _in_order(["start", *names])
-    parts = ['"use strict";', *(_wrap_module(name) for name in wanted)]
+    modules = _in_order(["start", *names])
+    parts = ['"use strict";', *(_wrap_module(name) for name in modules)]
     drawn = ", ".join(f"{name}: module_{name}.draw" for name in names)
     parts.append(f"module_start.start({{ {drawn} }});")
     return "\n".join(parts)
 
 
-def _in_order(names: Sequence[str], found: tuple[str, ...] = ()) -> tuple[str, ...]:
+def _in_order(names: Sequence[str], ordered: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Return the modules and all modules that they import, dependencies first."""
     for name in names:
-        if name not in found:
+        if name not in ordered:
             needed = [other for _, other in IMPORT.findall(_source(name))]
-            found = (*_in_order(needed, found), name)
-    return found
+            ordered = (*_in_order(needed, ordered), name)
+    return ordered
 
 
 def _wrap_module(name: str) -> str:
     source = IMPORT.sub(_replace_import, _source(name))
-    exported = [found[1] for found in EXPORT.findall(source)]
+    exported = [match[1] for match in EXPORT.findall(source)]
     body = EXPORT.sub(r"\1 \2", source)
     return f"const module_{name} = (() => {{\n{body}\nreturn {{ {', '.join(exported)} }};\n}})();"
 
 
-def _replace_import(found: re.Match[str]) -> str:
-    names = re.sub(r"(\w+) as (\w+)", r"\1: \2", found[1])
-    return f"const {{{names}}} = module_{found[2]};"
+def _replace_import(match: re.Match[str]) -> str:
+    names = re.sub(r"(\w+) as (\w+)", r"\1: \2", match[1])
+    return f"const {{{names}}} = module_{match[2]};"
 
 
 @cache

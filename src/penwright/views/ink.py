@@ -48,12 +48,12 @@ def find_fonts(characters: Iterable[str]) -> tuple[list[str], set[str]]:
     families = [DEFAULT_FONT]
     while missing:
         upright = [e for e in font_manager.fontManager.ttflist if e.style == "normal" and "mpl-data" not in e.fname]
-        found = {entry.name: {c for c in missing if ord(c) in _code_points(entry.fname)} for entry in upright}
-        best = max(found, key=lambda name: len(found[name]), default=None)
-        if best is None or not found[best]:
+        covered = {entry.name: {c for c in missing if ord(c) in _code_points(entry.fname)} for entry in upright}
+        best = max(covered, key=lambda name: len(covered[name]), default=None)
+        if best is None or not covered[best]:
             break
         families.append(best)
-        missing -= found[best]
+        missing -= covered[best]
     return families, missing
 
 

@@ -83,8 +83,8 @@ def _reduce_part(part: Any, kept: int, first: Any) -> dict[str, Any]:
     layers = list(fields.get("layers", range(weights.shape[0])))
     every = [(layer, head) for layer in layers for head in range(weights.shape[1])]
     chosen = list(dict.fromkeys([*(pair for pair in map(tuple, first) if pair in every), *every]))[:kept]
-    found = [weights[layers.index(layer), head] for layer, head in chosen]
-    opened = {"heads": chosen, "weights": np.stack(found)} if chosen else None
+    maps = [weights[layers.index(layer), head] for layer, head in chosen]
+    opened = {"heads": chosen, "weights": np.stack(maps)} if chosen else None
     return {**fields, "weights": None, "thumbs": thumbnails(weights), "open": opened}
 
 

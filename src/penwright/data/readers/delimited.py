@@ -128,7 +128,7 @@ class QuotedRows:
                 return
             taken.append(line)
             if is_escaped and "\\" in line:  # a backslash before any other character is literal
-                line = BACKSLASH.sub(lambda found: found[0] if found[1] else "\\\\", line)
+                line = BACKSLASH.sub(lambda match: match[0] if match[1] else "\\\\", line)
             yield f"{line}\n"
 
     def _strict_rows(self) -> "Iterator[Cells]":

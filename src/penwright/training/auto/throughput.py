@@ -7,10 +7,10 @@ import torch
 
 from penwright.config import AdamW, LoraSettings, ModelSettings, Muon, Task
 from penwright.data.batches import IGNORED, Batch, LabelledBatch, MaskedBatch, PairBatch, TextBatch
-from penwright.data.masking import MASKED
 from penwright.devices import give_back_memory
 from penwright.losses import summed_loss
 from penwright.model import make_model
+from penwright.tasks.encoding import MASKED
 from penwright.training.auto.machine import Machine
 from penwright.training.optimizers import Optimizers
 
