@@ -16,7 +16,7 @@ from penwright.serving.settings import ServingSettings
 ROUTES = {  # title of a group: how its paths begin
     "OpenAI's API": ("/v1/",),
     "LibreTranslate's API": ("/translate", "/detect", "/languages", "/frontend/"),
-    "Classification": ("/classify",),
+    "Classification": ("/classify", "/clusters"),
     "State of the server": ("/health", "/metrics"),
     "For the page": ("/",),
 }

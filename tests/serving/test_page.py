@@ -89,7 +89,7 @@ def test_axe_finds_no_accessibility_violation(visit: Any, scheme: str) -> None:
         assert not found, [(each["id"], [node["html"][:200] for node in each["nodes"]][:3]) for each in found]
 
 
-@pytest.mark.parametrize("screen", ["write", "translate", "classify", "inspect", "runs", "train"])
+@pytest.mark.parametrize("screen", ["write", "translate", "classify", "inspect", "clusters", "runs", "train"])
 def test_css_rules_of_a_screen_apply_only_to_it(screen: str) -> None:
     css = re.sub(r"/\*.*?\*/", "", (PAGE / f"{screen}.css").read_text("utf-8"), flags=re.S)
     rules = [rule.strip() for rule in re.findall(r"([^{};]+)\{", css) if not rule.strip().startswith("@")]

@@ -47,15 +47,21 @@ class NearDuplicate(NamedTuple):
     earlier: int  # index of the most similar earlier text
 
 
+def require_enough(texts: Sequence[str]) -> None:
+    """Raise UsageError if there are fewer than FEWEST_TEXTS different texts."""
+    n = len(set(texts))
+    if n < FEWEST_TEXTS:
+        raise UsageError(f"there are only {n} different texts. Give at least {FEWEST_TEXTS}")
+
+
 def centered(vectors: Vectors, texts: Sequence[str]) -> Vectors:
     """Subtract the mean vector, since the vectors of an encoder often share a component; return unit vectors.
 
     Raises UsageError if there are fewer than FEWEST_TEXTS different texts.
     """
-    first = list({text: row for row, text in reversed(list(enumerate(texts)))}.values())
-    if len(first) < FEWEST_TEXTS:
-        raise UsageError(f"there are only {len(first)} different texts. Give at least {FEWEST_TEXTS}")
-    return _unit(vectors - vectors[first].mean(0))
+    require_enough(texts)
+    distinct = list({text: row for row, text in enumerate(texts)}.values())
+    return _unit(vectors - vectors[distinct].mean(0))
 
 
 def find_clusters(vectors: Vectors, texts: Sequence[str], n: int | None = None, seed: int = 0) -> list[Cluster]:

@@ -62,6 +62,13 @@ class ModelRegistry:
             raise UnknownModel(f"no {kind} is served. The models are {', '.join(self._workers)}")
         return worker
 
+    def embedder(self, name: str | None = None) -> ModelWorker:
+        """Return the model with this name, or the first that can embed texts. Raises UsageError for a translator."""
+        found = self.get(name or next((each.name for each in self if each.kind != "translator"), None))
+        if found.kind == "translator":
+            raise UsageError(f"{found.name} is a translator, which cannot embed texts. Choose a different model")
+        return found
+
     @property
     def is_stopping(self) -> bool:
         """Whether any of the models refuses new requests."""

@@ -138,10 +138,7 @@ async def embeddings(body: EmbeddingRequest, registry: Registry, limits: Limits)
     """Return a vector of length 1 for each text. The dot product of two vectors is their cosine similarity."""
     texts = [body.input] if isinstance(body.input, str) else body.input
     check_texts(texts, limits)
-    first = next((each.name for each in registry if each.kind != "translator"), None)
-    worker = registry.get(body.model or first)
-    if worker.application.kind == "translator":
-        raise UsageError(f"{worker.name} is a translator, which cannot embed texts. Choose a different model")
+    worker = registry.embedder(body.model)
     width = worker.application.model.settings.d_model
     if body.dimensions not in (None, width):
         raise UsageError(

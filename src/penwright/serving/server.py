@@ -27,6 +27,7 @@ from penwright.run.folder import Run
 from penwright.serving import (
     chat,
     classification,
+    clusters,
     comparison,
     inspect,
     libretranslate,
@@ -61,6 +62,7 @@ ROUTES = (
     chat,
     libretranslate,
     classification,
+    clusters,
     writing,
     translation,
     inspect,

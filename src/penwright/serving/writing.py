@@ -168,14 +168,15 @@ async def _events(
             written = first
             while written is not None:
                 n += 1
-                yield _event("token", _written(tokenizer, written[1]).model_dump(exclude_none=True))
+                yield event("token", _written(tokenizer, written[1]).model_dump(exclude_none=True))
                 written = await anext(rest, None)
-        yield _event("done", {"n": n, "seconds": perf_counter() - start})
+        yield event("done", {"n": n, "seconds": perf_counter() - start})
     except (PenwrightError, TimeoutError) as error:
-        yield _event("error", {"message": status_and_message(error)[1]})
+        yield event("error", {"message": status_and_message(error)[1]})
 
 
-def _event(name: str, data: Mapping[str, Any]) -> str:
+def event(name: str, data: Mapping[str, Any]) -> str:
+    """Return a server-sent event with this content."""
     return f"event: {name}\ndata: {json.dumps(data)}\n\n"
 
 

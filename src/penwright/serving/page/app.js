@@ -19,7 +19,8 @@ const frame = { models: [], hasStudio: false, model: null, screen: null, module:
 const AGAIN = 2000; // milliseconds between checks for newer weights
 
 const NAMES = { writer: "a writer", translator: "a translator", classifier: "a classifier" };
-const able = (screen, model) => screen.kinds === null || screen.kinds.includes(model.kind);
+const able = ({ kinds, needsLabels }, model) =>
+  kinds === null || (kinds.includes(model.kind) && (!needsLabels || model.labels.length > 0));
 
 /** Return the models that a screen can use. */
 const modelsFor = (screen) => frame.models.filter((model) => able(screen, model));

@@ -21,7 +21,7 @@ export const aloneNote = ({ has_linear: hasLinear }) =>
     ? "This is the Transformer alone. The classifier's answer also counts words and letters, so it can be different."
     : "";
 
-/** `kinds`: the kinds of model that a screen can use; null: it uses none. `studio`: only in `penwright studio`. */
+/** `kinds`: the kinds of model that a screen can use; null: it uses none. `needsLabels`: not for encoders. `studio`: only in `penwright studio`. */
 export const SCREENS = [
   {
     name: "train",
@@ -46,6 +46,7 @@ export const SCREENS = [
     name: "classify",
     title: "Classify",
     kinds: ["classifier"],
+    needsLabels: true,
     load: () => import("./screens/classify.js"),
   },
   {
@@ -53,6 +54,12 @@ export const SCREENS = [
     title: "Inspect",
     kinds: ["writer", "translator", "classifier"],
     load: () => import("./screens/inspect.js"),
+  },
+  {
+    name: "clusters",
+    title: "Clusters",
+    kinds: ["classifier", "writer"],
+    load: () => import("./screens/clusters.js"),
   },
   {
     name: "runs",

@@ -1,0 +1,147 @@
+"""The route that finds clusters and near-duplicates among texts of the client, or among the held-out texts of a run."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import Annotated
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from fastapi import APIRouter
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, Field
+
+from penwright.classification.classifier import is_blank
+from penwright.classification.clusters import MOST_CLUSTERS, Vectors, find_clusters, near_duplicates, require_enough
+from penwright.data.corpus import Document, Labelled
+from penwright.data.masking import passages
+from penwright.errors import PenwrightError, UsageError
+from penwright.serving.errors import ERROR_RESPONSES, RequestTooLarge, status_and_message
+from penwright.serving.fields import MAX_ENTRIES, Limits, ModelRequest, Name, Registry, Text, check_lengths
+from penwright.serving.model_worker import ModelWorker
+from penwright.serving.writing import event
+from penwright.tasks import AnyPart
+from penwright.text import BETWEEN_TEXTS
+from penwright.workflows.evaluate import open_corpus_of
+from penwright.workflows.load import OpenedRun
+
+router = APIRouter(responses=ERROR_RESPONSES)
+MOST_TEXTS = 2000  # maximum number of texts to compare
+MOST_CHARACTERS = 1000  # only the first characters of each text are read
+STEP_CHARACTERS = 5000  # approximate number of characters to embed before other requests get a turn
+MOST_PASSAGES = 20_000  # the held-out texts are drawn from the first ones of a run
+# The latest texts of each model, and their vectors: another number of clusters needs no new vectors.
+_latest: "WeakKeyDictionary[ModelWorker, tuple[tuple[str, ...], Vectors]]" = WeakKeyDictionary()
+
+
+class ClustersRequest(ModelRequest):
+    """A request to find clusters and near-duplicates."""
+
+    model: Name | None = None  # name of a model; None for the first one that is not a translator
+    texts: Annotated[list[Text], Field(min_length=1, max_length=MAX_ENTRIES)] | None = (
+        None  # texts to compare; None for the held-out texts of the run
+    )
+    n: Annotated[int, Field(ge=2, le=MOST_CLUSTERS)] | None = None  # number of clusters; None to choose it
+
+
+class EmbeddingProgress(BaseModel):
+    """The number of texts that are embedded; the data of the event `progress`."""
+
+    done: int
+    total: int
+
+
+class ClusterFacts(BaseModel):
+    """A cluster of texts with similar vectors."""
+
+    words: tuple[str, ...]  # typical words
+    rows: tuple[int, ...]  # indices of the texts, the most central first
+    similarities: tuple[float, ...]  # cosine similarity of each of these texts with the center
+
+
+class NearDuplicateFacts(BaseModel):
+    """A text that is nearly the same as an earlier one."""
+
+    similarity: float
+    row: int
+    earlier: int
+
+
+class ClustersAnswer(BaseModel):
+    """The clusters, largest first, and the near-duplicates, most similar first; the data of the event `done`."""
+
+    texts: list[str]  # the texts that were compared, shortened, without blank ones
+    clusters: list[ClusterFacts]
+    duplicates: list[NearDuplicateFacts]
+
+
+@router.post("/clusters", response_model=ClustersAnswer)
+async def clusters(body: ClustersRequest, registry: Registry, limits: Limits) -> StreamingResponse:
+    """Find clusters by topic and near-duplicates. Send events: `progress`, and `done` with the answer, or `error`."""
+    worker = registry.embedder(body.model)
+    if body.texts is not None and len(body.texts) > MOST_TEXTS:
+        raise RequestTooLarge(f"the request has {len(body.texts):,} texts, but the limit is {MOST_TEXTS:,}. Send fewer")
+    check_lengths(body.texts or [], limits)
+    given = body.texts if body.texts is not None else await worker.run(lambda: _held_out_texts(worker.opened))
+    texts = tuple(text[:MOST_CHARACTERS] for text in given if not is_blank(text))
+    require_enough(texts)
+    return StreamingResponse(_events(worker, texts, body.n), media_type="text/event-stream")
+
+
+def _held_out_texts(opened: OpenedRun) -> list[str]:
+    """Return a random sample of the held-out texts of a run, in their order."""
+    if opened.recipe.task not in ("classify", "encode", "generate"):
+        raise UsageError(f"{opened.run.folder.name} has no held-out texts to compare. Paste texts of your own")
+    found = list(islice(_texts(open_corpus_of(opened).held_out), MOST_PASSAGES))
+    kept = np.sort(np.random.default_rng(0).permutation(len(found))[:MOST_TEXTS])
+    return [found[place] for place in kept.tolist()]
+
+
+def _texts(part: AnyPart) -> Iterator[str]:
+    for example in part:
+        if isinstance(example, Labelled):
+            yield example.text.replace(BETWEEN_TEXTS, " | ")
+        elif isinstance(example, Document):
+            yield from passages(example.chunks)
+
+
+async def _events(worker: ModelWorker, texts: tuple[str, ...], n: int | None) -> AsyncIterator[str]:
+    try:
+        known, vectors = _latest.get(worker, ((), None))
+        if known != texts or vectors is None:
+            parts = []
+            for begin, end in _parts(texts):
+                yield event("progress", EmbeddingProgress(done=begin, total=len(texts)).model_dump())
+                parts.append(await worker.run(partial(_embed, worker, texts[begin:end])))
+            vectors = np.concatenate(parts)
+            _latest[worker] = texts, vectors
+        answer = await asyncio.to_thread(_answer, vectors, texts, n)
+        yield event("done", answer.model_dump())
+    except (PenwrightError, TimeoutError) as error:
+        yield event("error", {"message": status_and_message(error)[1]})
+
+
+def _parts(texts: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Yield the borders of consecutive parts with about STEP_CHARACTERS characters each."""
+    begin, size = 0, 0
+    for end, text in enumerate(texts, 1):
+        size += len(text)
+        if size >= STEP_CHARACTERS or end == len(texts):
+            yield begin, end
+            begin, size = end, 0
+
+
+def _embed(worker: ModelWorker, texts: Sequence[str]) -> Vectors:
+    embedder = worker.application
+    assert embedder.kind != "translator"
+    vectors: Vectors = embedder.embed(texts).numpy()
+    return vectors
+
+
+def _answer(vectors: Vectors, texts: Sequence[str], n: int | None) -> ClustersAnswer:
+    return ClustersAnswer(
+        texts=list(texts),
+        clusters=[ClusterFacts.model_validate(each._asdict()) for each in find_clusters(vectors, texts, n)],
+        duplicates=[NearDuplicateFacts(**each._asdict()) for each in near_duplicates(vectors, texts)],
+    )
