@@ -216,3 +216,27 @@ def test_logits_are_weights_times_features_plus_bias() -> None:
         vectorizer.rows(["", "ab"])
     )
     assert found[0].tolist() == [1.0, 2.0] and found[1, 1] > 2
+
+
+def test_groups_stay_together_in_cross_validation(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(0)
+    groups = np.repeat(np.arange(60), random.integers(1, 9, 60)).astype(np.uint64)
+    labels = torch.from_numpy((random.random(60) < 0.3).astype(np.int64)[groups])
+    folds = fitting.stratified_folds(labels, 0, groups=groups)
+    assert all(len(set(folds[groups == group])) == 1 for group in range(60))
+    sizes = np.array([np.bincount(folds[labels.numpy() == label], minlength=5) for label in (0, 1)])
+    assert (np.ptp(sizes, axis=1) <= 8).all(), "each class has about as many texts in each fold"
+    two = fitting.stratified_folds(labels, 0, groups=(groups > 5).astype(np.uint64))
+    assert set(two) == {0, 1} and len(set(two[groups > 5])) == 1
+    alone = fitting.stratified_folds(labels, 0, groups=np.zeros_like(groups))
+    assert (alone == fitting.stratified_folds(labels, 0)).all(), "a single group is divided like texts without groups"
+
+    used = []
+    choose = linear.choose_strength
+    monkeypatch.setattr(linear, "choose_strength", lambda *args: used.append(args[4]) or choose(*args))
+    texts = [f"author {group} text {number}" for number, group in enumerate(groups.tolist())]
+    LinearClassifier.fit(texts, labels, 2, groups=groups, balanced=True)
+    out_of_fold(texts, labels, 2, groups=groups)
+    for each in used:
+        assert all(len(set(each[groups == group])) == 1 for group in range(60))
+    assert len(used) == 2

@@ -206,6 +206,9 @@ def test_texts_of_a_group_stay_on_one_side_of_the_split(tmp_path):
         return held_out & training
 
     assert authors("author") == authors(3) == set() != authors(None)
+    training = open_labelled([path], ReadingOptions(Columns(text="text", label="kind", group="author"))).training
+    pairs = {(each.text.split()[1], group) for each, group in zip(training, training.groups, strict=True)}
+    assert len(pairs) == len({author for author, _ in pairs}) == len({group for _, group in pairs})
 
 
 def test_text_without_a_group_is_its_own_group(tmp_path):

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from penwright.config import ProblemType
+from penwright.data.splits import Groups
 
 STRENGTHS: Sequence[float] = (
     3.0,
@@ -166,12 +167,35 @@ def _some(places: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.sort(np.random.default_rng(0).permutation(places)[:MANY_TEXTS])
 
 
-def stratified_folds(labels: Targets, seed: int, n_folds: int = N_FOLDS) -> NDArray[np.int64]:
-    """Assign each text to a fold at random. If each text has one label, each fold has the same share of each label."""
-    classes = labels.numpy() if labels.ndim == 1 else np.zeros(len(labels))
+def stratified_folds(labels: Targets, seed: int, n_folds: int = N_FOLDS, groups: Groups = None) -> NDArray[np.int64]:
+    """Assign each text to a fold at random. If each text has one label, each fold has the same share of each label.
+
+    All texts of a group are in the same fold, unless there is only one group.
+    """
+    classes = labels.numpy() if labels.ndim == 1 else np.zeros(len(labels), np.int64)
+    if groups is not None and (groups != groups[:1]).any():
+        return _folds_of_groups(classes, groups, seed, n_folds)
     folds = np.empty(len(labels), np.int64)
     folds[np.lexsort((np.random.default_rng(seed).random(len(labels)), classes))] = np.arange(len(labels)) % n_folds
     return folds
+
+
+def _folds_of_groups(
+    classes: NDArray[np.int64], groups: NDArray[np.uint64], seed: int, n_folds: int
+) -> NDArray[np.int64]:
+    """Assign whole groups to folds, the largest first, each to the fold that has the fewest texts of its classes."""
+    _, group, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    rng, totals = np.random.default_rng(seed), np.bincount(classes)
+    n_folds = min(n_folds, len(sizes))
+    counts, of_group = np.zeros((n_folds, len(totals))), np.empty(len(sizes), np.int64)
+    rows = np.split(np.argsort(group, kind="stable"), np.cumsum(sizes)[:-1])
+    for number in np.lexsort((rng.random(len(sizes)), -sizes)).tolist():
+        own, n = np.unique(classes[rows[number]], return_counts=True)
+        costs = ((2 * counts[:, own] + n) * n / totals[own]).sum(1)
+        fold = int(np.lexsort((counts.sum(1), costs))[0])
+        counts[fold, own] += n
+        of_group[number] = fold
+    return rng.permutation(n_folds)[of_group[group]]
 
 
 def fit_coefficients(

@@ -30,6 +30,7 @@ from penwright.classification.fitting import (
 from penwright.classification.mixture import Weights, fit_mixture
 from penwright.classification.ngrams import NgramVectorizer
 from penwright.config import ProblemType
+from penwright.data.splits import Groups
 from penwright.errors import PenwrightError
 from penwright.storage import let_others_read, require_plain
 
@@ -69,8 +70,9 @@ class LinearClassifier(NamedTuple):
         problem: ProblemType = SINGLE,
         *,
         balanced: bool = False,
+        groups: Groups = None,
     ) -> "LinearClassifier":
-        """Fit the classifier. The regularization strength is tuned by cross-validation.
+        """Fit the classifier. The regularization strength is tuned by cross-validation. Groups stay in one fold.
 
         With `balanced`, cross-validation also calibrates the probabilities for equally frequent labels. The outputs
         are then adjusted to the label shares of these texts.
@@ -82,8 +84,9 @@ class LinearClassifier(NamedTuple):
             notes.append(f"fitted on {n:,} of {len(texts):,} texts to save time")
             kept = np.sort(_shuffled(labels, seed, balanced=balanced)[:n])
             texts, labels = [texts[place] for place in kept.tolist()], labels[kept]
+            groups = None if groups is None else groups[kept]
         vectorizer, rows = _vectorize(texts, n_labels)
-        n_ngrams, folds = len(vectorizer.keys), stratified_folds(labels, seed)
+        n_ngrams, folds = len(vectorizer.keys), stratified_folds(labels, seed, groups=groups)
         if (most := MOST_WEIGHTS // n_labels) < FEW_NGRAMS:
             notes.append(f"uses {n_ngrams:,} n-grams (with {n_labels:,} labels, at most {most:,})")
         end_of_search = share_of_time(until, SEARCH_SHARE)
@@ -178,10 +181,12 @@ class LinearClassifier(NamedTuple):
         return cls(NgramVectorizer(keys.numpy(), idf.numpy()), Coefficients(weights, bias), problem=problem)
 
 
-def out_of_fold(texts: Sequence[str], labels: Targets, n_labels: int, seed: int = 0) -> Float[Tensor, "texts n_labels"]:
-    """Return the label log-probabilities of each text, from a linear classifier fitted without the text's fold."""
+def out_of_fold(
+    texts: Sequence[str], labels: Targets, n_labels: int, seed: int = 0, groups: Groups = None
+) -> Float[Tensor, "texts n_labels"]:
+    """Return the log-probabilities of each text from a linear classifier that was fitted without the text's fold."""
     vectorizer, rows = _vectorize(texts, n_labels)
-    folds, n_ngrams = stratified_folds(labels, seed), len(vectorizer.keys)
+    folds, n_ngrams = stratified_folds(labels, seed, groups=groups), len(vectorizer.keys)
     strength, _, logits, checked = choose_strength(rows, labels, n_labels, n_ngrams, folds)
     for fold in np.setdiff1d(folds, checked):
         others, own = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)

@@ -11,7 +11,7 @@ from typing import Generic, NamedTuple, TypeVar
 from penwright.config import ProblemType
 from penwright.data.cleaning import STANDARD, Cleaning, Report
 from penwright.data.files import SourceFile
-from penwright.data.splits import Mask
+from penwright.data.splits import Groups, Mask
 from penwright.errors import PenwrightError
 from penwright.text import count
 from penwright.tokenizers.chat_template import PLAIN_TEMPLATE, ChatTemplate
@@ -110,6 +110,7 @@ class CorpusPart(Generic[Example]):
     n_examples: int
     n_characters: int  # number of characters in all documents, labelled texts, or targets of pairs
     n_bytes: int  # number of UTF-8 bytes in all documents, labelled texts, or targets of pairs
+    groups: Groups = None  # hash of each example's group
 
     def __iter__(self) -> Iterator[Example]:
         return self.read()

@@ -43,7 +43,6 @@ from penwright.data.rows import (
     RowSource,
     common_rules,
     first_side_leaks,
-    group_hashes,
     open_evaluation_rows,
     open_rows,
 )
@@ -225,8 +224,8 @@ def _hold_out(rows: Rows, keep: Mask, reading: ReadingOptions) -> Mask:
     """Choose the rows to hold out: the same share of each class."""
     kept, fraction = int(keep.sum()), reading.held_out
     n_held_out = kept * fraction if fraction is not None else min(kept * DEFAULT_FRACTION, MOST_HELD_OUT)
-    if any(source.groups for source in rows.each):
-        return held_out_groups(group_hashes(rows), _classes(rows, keep), keep, round(n_held_out), reading.seed)
+    if rows.groups is not None:
+        return held_out_groups(rows.groups, _classes(rows, keep), keep, round(n_held_out), reading.seed)
     chosen = held_out_of_classes(rows.first_hashes, _classes(rows, keep), keep, round(n_held_out), reading.seed)
     if rows.label_kind and rows.label_kind.problem_type == "multi_label_classification":
         chosen = _without_lost_labels(rows, keep, chosen)

@@ -35,7 +35,7 @@ from penwright.data.corpus import (
     only_held_out,
     with_training_columns,
 )
-from penwright.data.splits import DEFAULT_FRACTION, Hashes, Mask, held_out_rows
+from penwright.data.splits import DEFAULT_FRACTION, Groups, Hashes, Mask, held_out_rows
 from penwright.errors import PenwrightError
 from penwright.text import count
 
@@ -68,6 +68,19 @@ class Rows(Sources[TwoSides]):
         """The hash of each row, computed from the hashes of its two sides."""
         with np.errstate(over="ignore"):
             return self.first_hashes * np.uint64(0x9E3779B97F4A7C15) + self.second_hashes
+
+    @cached_property
+    def groups(self) -> Groups:
+        """The hash of each row's group, or of its first side if it has no group. None if no source has groups."""
+        if not any(source.groups for source in self.each):
+            return None
+        hashes = self.first_hashes.copy()
+        for source, end in zip(self.each, np.cumsum(self.n_items), strict=True):
+            if source.groups is not None:
+                names = [name.encode("utf-8", "surrogatepass") for name in source.groups()]
+                own = hashes[end - len(names) : end]
+                own[:] = np.where([name == b"" for name in names], own, hash_texts(names))
+        return hashes
 
 
 def measure(sources: Sequence[RowSource]) -> Rows:
@@ -106,17 +119,6 @@ def hash_texts(side: Sequence[bytes]) -> Hashes:
 
 def _sizes(side: Iterable[str] | Iterable[bytes]) -> Sizes:
     return np.fromiter(map(len, side), dtype=np.uint32)
-
-
-def group_hashes(rows: Rows) -> Hashes:
-    """Return the hash of each row's group or, if a row has no group, the hash of its text."""
-    hashes = rows.first_hashes.copy()
-    for source, end in zip(rows.each, np.cumsum(rows.n_items), strict=True):
-        if source.groups is not None:
-            names = [name.encode("utf-8", "surrogatepass") for name in source.groups()]
-            own = hashes[end - len(names) : end]
-            own[:] = np.where([name == b"" for name in names], own, hash_texts(names))
-    return hashes
 
 
 def clean(rows: Rows, rules: Sequence[Rule], keep: Mask | None = None) -> tuple[Mask, list[Dropped]]:
@@ -165,7 +167,8 @@ class RowKind(Generic[Example]):
         """Return the chosen rows as the training or held-out part of a corpus."""
         sizes, n_bytes = (rows.first_sizes, rows.second_sizes), (rows.first_bytes, rows.second_bytes)
         counts = (sum(int(side[chosen].sum()) for side in each[self.sides]) for each in (sizes, n_bytes))
-        return CorpusPart(lambda: map(self.example, rows.read(chosen)), int(chosen.sum()), *counts)
+        groups = None if rows.groups is None else rows.groups[chosen]
+        return CorpusPart(lambda: map(self.example, rows.read(chosen)), int(chosen.sum()), *counts, groups)
 
 
 def hold_out_some(
@@ -202,7 +205,7 @@ def open_rows(kind: RowKind[Example], paths: Sequence[str | Path], reading: Read
         where, chosen = rows, kind.hold_out(rows, keep, reading)
         rest, files = keep & ~chosen, rows.files
         how = f"chosen by the hashes of {kind.chosen_by} and seed {reading.seed}"
-        if any(source.groups for source in rows.each):
+        if rows.groups is not None:
             how = f"{chosen.sum() / keep.sum():.0%} of the rows, whole groups chosen by hash with seed {reading.seed}"
     learned, leaked = clean(rows, [kind.leak_rule(rows, where, chosen)], rest)
     training, held_out = kind.part(rows, learned), kind.part(where, chosen)

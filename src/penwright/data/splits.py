@@ -10,6 +10,7 @@ from penwright.errors import PenwrightError
 
 Hashes = NDArray[np.uint64]
 Mask = NDArray[np.bool_]
+Groups = Hashes | None  # the group of each item; None: items have no groups
 
 DEFAULT_FRACTION = 0.1
 TOO_MANY = 2  # if a selection exceeds the requested size by more than this factor, select groups one by one

@@ -63,10 +63,9 @@ def doubtful_labels(context: RunContext, corpus: AnyCorpus) -> list[Mistake]:
     The most confident contradictions come first. `row` is the index of the text among the training texts.
     """
     labels, seed = context.card.labels, context.recipe.seed
-    texts, numbers = some_texts(context, corpus, corpus.training, seed)
-    mistakes = worst_mistakes(
-        out_of_fold(texts, numbers, len(labels), seed), numbers, texts, labels, most=MOST_DOUBTFUL
-    )
+    texts, numbers, groups = some_texts(context, corpus, corpus.training, seed)
+    outputs = out_of_fold(texts, numbers, len(labels), seed, groups)
+    mistakes = worst_mistakes(outputs, numbers, texts, labels, most=MOST_DOUBTFUL)
     return [each for each in mistakes if each.probability >= DOUBTFUL]
 
 

@@ -18,6 +18,7 @@ from penwright.data.bucketing import LabelledBatches, TokenDropout
 from penwright.data.corpus import Labelled
 from penwright.data.labelled import open_evaluation_labelled, open_labelled
 from penwright.data.labels import label_key
+from penwright.data.splits import Groups
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
 from penwright.errors import PenwrightError
@@ -128,10 +129,10 @@ def classifier_model(context: RunContext) -> EncoderOnly:
 
 def fit_linear(context: RunContext, corpus: AnyCorpus, until: float = inf) -> LinearClassifier:
     """Fit a linear classifier on n-grams of the training texts. If there are many texts, use a random sample."""
-    n_labels, seed = len(context.card.labels), context.recipe.seed
-    texts, targets = some_texts(context, corpus, corpus.training, seed)
-    model = context.recipe.model
-    fitted = LinearClassifier.fit(texts, targets, n_labels, seed, until, model.problem_type, balanced=model.balanced)
+    n_labels, seed, model = len(context.card.labels), context.recipe.seed, context.recipe.model
+    texts, targets, groups = some_texts(context, corpus, corpus.training, seed)
+    kind, balanced = model.problem_type, model.balanced
+    fitted = LinearClassifier.fit(texts, targets, n_labels, seed, until, kind, balanced=balanced, groups=groups)
     if len(texts) < len(corpus.training):
         sampled = f"fitted on a sample of {len(texts):,} of {count(len(corpus.training), 'text')} to save memory"
         fitted = fitted._replace(notes=(sampled, *fitted.notes))
@@ -148,17 +149,17 @@ def refit_linear(linear: LinearClassifier, context: RunContext, until: float = i
     corpus = context.corpus
     if len(corpus.training) + len(corpus.held_out) > MOST_REFITTED:
         return None
-    (texts, targets), (more, others) = (
+    (texts, targets, _), (more, others, _) = (
         some_texts(context, corpus, part, 0) for part in (corpus.training, corpus.held_out)
     )
     return linear.refit([*texts, *more], torch.cat([targets, others]), until)
 
 
-def some_texts(context: RunContext, corpus: AnyCorpus, part: AnyPart, seed: int) -> tuple[list[str], Targets]:
-    """Return the texts of a split with their targets. If there are many texts, return a random sample."""
+def some_texts(context: RunContext, corpus: AnyCorpus, part: AnyPart, seed: int) -> tuple[list[str], Targets, Groups]:
+    """Return the texts of a part with their targets and groups. If there are many texts, return a random sample."""
     values, table = corpus.label_values or context.card.labels, target_table(context, corpus)
-    texts, numbers = _sampled(part, values, len(context.card.labels), seed)
-    return texts, numbers if table is None else table[numbers]
+    texts, numbers, groups = _sampled(part, values, len(context.card.labels), seed)
+    return texts, numbers if table is None else table[numbers], groups
 
 
 def linear_accuracy(corpus: AnyCorpus, until: float) -> float:
@@ -167,16 +168,16 @@ def linear_accuracy(corpus: AnyCorpus, until: float) -> float:
     `until` is the deadline for fitting the classifier, as a value of `time.monotonic()`.
     """
     labels = corpus.labels
-    texts, truth = _sampled(corpus.training, labels, len(labels), 0)
-    linear = LinearClassifier.fit(texts, truth, len(labels), 0, until)
-    texts, truth = _sampled(corpus.held_out, labels, len(labels), 0)
+    texts, truth, groups = _sampled(corpus.training, labels, len(labels), 0)
+    linear = LinearClassifier.fit(texts, truth, len(labels), 0, until, groups=groups)
+    texts, truth, _ = _sampled(corpus.held_out, labels, len(labels), 0)
     return 100 * float((linear.outputs(texts[:MOST_EVALUATED]).argmax(-1) == truth[:MOST_EVALUATED]).double().mean())
 
 
 def _sampled(
     part: AnyPart, values: Sequence[str], n_labels: int, seed: int
-) -> tuple[list[str], Int64[Tensor, " texts"]]:
-    """Return the texts of a split and the indices of their labels. If there are many, return a random sample."""
+) -> tuple[list[str], Int64[Tensor, " texts"], Groups]:
+    """Return the texts of a split, the indices of their labels, and their groups; of a random sample if many."""
     fitting = int(len(part) * MOST_CHARACTERS / max(1, part.n_characters))
     n = max(1, min(len(part), fitting, MOST_LOGITS // n_labels))
     kept = np.zeros(len(part), dtype=bool)
@@ -186,7 +187,7 @@ def _sampled(
         assert isinstance(text, str) and isinstance(number, int)
         texts.append(text)
         numbers.append(number)
-    return texts, torch.tensor(numbers)
+    return texts, torch.tensor(numbers), None if part.groups is None else part.groups[kept]
 
 
 class Predictions(NamedTuple):
@@ -219,8 +220,7 @@ def quick_predictions(
     rows = quick_rows(context)
     with context.quick_precision():
         outputs = classifier.outputs([column[row] for row in rows])
-    linear = None if classifier.linear is None else quick_linear_outputs(context)
-    truth = truth[rows]
+    linear, truth = None if classifier.linear is None else quick_linear_outputs(context), truth[rows]
     if linear is not None:
         initial = ENCODER_ALONE if context.recipe.tokenizer.is_pretrained else LINEAR_ALONE
         balanced = classifier.balance(outputs), classifier.balance(linear)

@@ -83,7 +83,9 @@ def fit_head(context: RunContext, observers: Sequence[Observer]) -> None:
     embedded = torch.cat(vectors)
     rows = rows[: len(embedded)]
     targets, is_few = targets_of(context, context.training)[rows], recipe.finetuning.contrastive and problem == SINGLE
-    folds = stratified_folds(targets, recipe.seed, FOLDS if is_few else N_FOLDS)
+    groups = context.corpus.training.groups
+    groups = None if groups is None else groups[rows]
+    folds = stratified_folds(targets, recipe.seed, FOLDS if is_few else N_FOLDS, groups)
     validated = cross_validate([embedded] * N_FOLDS, targets, n_labels, folds, problem)
     shown = f", {_accuracy(validated, targets)} in cross-validation" if problem == SINGLE else ""
     notify(observers, "message", f"head: fitted on the frozen embeddings of {count(len(rows), 'text')}{shown}")
