@@ -20,6 +20,7 @@ from penwright.errors import PenwrightError
 from penwright.evaluation.classification import (
     correlation,
     count_sets,
+    largest_errors,
     ranks,
     regression_scores,
     scores_of_labels,
@@ -248,9 +249,19 @@ def test_regression_by_command(penwright: Command, tmp_path: Path) -> None:  # n
     assert rows[0] == ["text", "score", "predicted"]
     assert abs(float(rows[1][2]) - float(rows[1][1])) < 1
     assert penwright("classify", run, "gun", "--top", 2).returncode == 2
-    assert "mean absolute error" in penwright("evaluate", run).stdout
+    printed = penwright("evaluate", run).stdout
+    assert "mean absolute error" in printed and "error\tpredicted\tscore\ttext\n" in printed
     resumed = penwright("train", "--resume", run, "--steps", 2)
     assert resumed.returncode == 0, resumed.stderr
+
+
+def test_largest_errors_come_first() -> None:
+    random = np.random.default_rng(0)
+    truth, predicted = random.normal(size=50), random.normal(size=50)
+    errors = largest_errors(predicted, truth, [f"text {row}" for row in range(50)]).errors
+    assert [each.row for each in errors] == np.argsort(-np.abs(predicted - truth))[:20].tolist()
+    assert all(each.error == each.predicted - each.score and each.text == f"text {each.row}" for each in errors)
+    assert largest_errors(truth, truth, [""] * 50).errors == ()
 
 
 def test_examples_in_plans_separate_labels_by_commas(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from penwright.text import count
 
 if TYPE_CHECKING:
     from penwright.evaluation.novelty import Novelty, NoveltyReport
-    from penwright.evaluation.scores import Baseline, LabelReport, Mistake, Score
+    from penwright.evaluation.scores import Baseline, ErrorReport, LabelReport, Mistake, Score
 
 MOST_LABELS, MOST_COLUMNS = 50, 12  # maximum number of rows in the score table, and of columns in the confusion matrix
 LONGEST = 80  # maximum number of characters of a text to print
@@ -102,8 +102,15 @@ def _in_words(score: "Score", baseline: "Baseline") -> str:
     return f"baseline {baseline.value:.4f} ({baseline.name}{verdict})"
 
 
-def report_lines(report: "LabelReport") -> Iterator[str]:
-    """Yield the scores of each label, the confusion matrix and the worst mistakes."""
+def report_lines(report: "LabelReport | ErrorReport") -> Iterator[str]:
+    """Yield the scores of each label, the confusion matrix and the worst mistakes, or the largest errors of numbers."""
+    from penwright.evaluation.scores import ErrorReport
+
+    if isinstance(report, ErrorReport):
+        yield from ("", "largest errors:", "error\tpredicted\tscore\ttext")
+        for each in report.errors:
+            yield f"{each.error:+.4g}\t{each.predicted:.4g}\t{each.score:.4g}\t{_shortened(each.text)}"
+        return
     has_thresholds = any(each.threshold is not None for each in report.labels)
     yield from ("", "label\tprecision\trecall\tF1\ttexts" + "\tthreshold" * has_thresholds)
     by_f1 = sorted(report.labels, key=lambda each: 101.0 if each.f1 is None else each.f1)
@@ -128,9 +135,12 @@ def mistake_lines(mistakes: "Sequence[Mistake]") -> Iterator[str]:
     """Yield a line for each mistake, below a header."""
     yield "probability\tpredicted\tlabel\ttext"
     for mistake in mistakes:
-        text = " ".join(mistake.text.split())
-        text = text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
-        yield f"{mistake.probability:.3f}\t{mistake.predicted}\t{mistake.label}\t{text}"
+        yield f"{mistake.probability:.3f}\t{mistake.predicted}\t{mistake.label}\t{_shortened(mistake.text)}"
+
+
+def _shortened(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
 def _confusion(report: "LabelReport") -> Iterator[str]:

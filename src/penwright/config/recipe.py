@@ -51,7 +51,7 @@ class DataSettings(Settings):
     source: Column | None = None  # column of the source sentences
     target: Column | None = None  # column of the target sentences
     text: Columns = ()  # columns of the text; several columns are joined by spaces
-    label: Column | None = None  # column of the labels
+    label: Column | tuple[Column, ...] | None = None  # column of the labels, or a column of 0 and 1 for each label
     label_separator: Annotated[str, Field(min_length=1)] | None = None  # separator of labels in a cell, such as |
     label_names: dict[str, str] = Field(default_factory=dict)  # names for labels in the files, such as {"1" = "World"}
     dictionary: str | None = None  # translators: file of terms and translations to learn, and to use as hints

@@ -18,6 +18,7 @@ from penwright.data.guesses import (
     setting,
     unused,
 )
+from penwright.data.one_hot import description, one_hot_labels
 from penwright.data.profiles import LISTS, NUMBERS, Profile, profiles_of
 from penwright.data.readers.layout import LABEL_NAMES, RATING_NAMES
 from penwright.data.readers.tables import Table
@@ -118,20 +119,22 @@ def labelled_columns(table: Table, columns: Columns) -> ColumnChoice:
     if not labels and columns.label_kind and columns.label_kind.problem_type == "regression":
         guess = _score_column(table.name, [each for each in profiles if each.index not in (*texts, *groups)])
         labels, reasons = guess.columns, [guess.reason]
+    elif not labels and (one_hot := one_hot_labels(profiles, without=(*texts, *groups))):
+        labels, reasons = tuple(column.index for column in one_hot), [description(one_hot)]
     elif not labels:
         guess = guess_label(table.name, profiles, without=(*texts, *groups))
         labels, reasons = guess.columns, [guess.reason]
     if not texts:
         guess = guess_texts(table.name, profiles, without=(*labels, *groups))
         texts, reasons = guess.columns, [*reasons, guess.reason]
-    if labels[0] in texts:
+    if set(labels) & set(texts):
         raise PenwrightError(f"{table.name}: text and label are the same column '{table.columns[labels[0]]}'")
-    if set(groups) & {*texts, labels[0]}:
+    if set(groups) & {*texts, *labels}:
         raise PenwrightError(
             f"{table.name}: '{table.columns[groups[0]]}' cannot be both the group and the text or label"
         )
     own = {"group": groups} if groups else {}
-    return _chosen(table, profiles, {"text": texts, "label": labels[:1], **own}, reasons)
+    return _chosen(table, profiles, {"text": texts, "label": labels, **own}, reasons)
 
 
 def _score_column(table: str, profiles: Sequence[Profile]) -> Guess:

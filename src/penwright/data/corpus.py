@@ -40,7 +40,7 @@ class Pair(NamedTuple):
 
 
 class Labelled(NamedTuple):
-    """A text and its label: a class, several classes joined by BETWEEN_LABELS, or a number.
+    """A text and its label: a class, several classes joined by BETWEEN_LABELS (itself: no class), or a number.
 
     The two texts of a pair are joined by BETWEEN_TEXTS.
     """
@@ -51,7 +51,7 @@ class Labelled(NamedTuple):
     @property
     def labels(self) -> tuple[str, ...]:
         """The labels of the text, as a tuple."""
-        return tuple(self.label.split(BETWEEN_LABELS))
+        return tuple(filter(None, self.label.split(BETWEEN_LABELS)))
 
 
 class LabelKind(NamedTuple):
@@ -69,7 +69,7 @@ class Columns:
     target: str | int | None = None
     text: tuple[str | int, ...] | str | int | None = None  # text columns; more than two are joined by a space
     text_pairs: bool | None = None  # True: read a pair of texts; False: join the columns; None: a pair if there are two
-    label: str | int | None = None
+    label: tuple[str | int, ...] | str | int | None = None  # several columns: a column of 0 and 1 for each label
     label_kind: LabelKind | None = None  # the kind of labels; None: detect it
     group: str | int | None = None  # group column; rows with the same group are held out together
     label_names: Mapping[str, str] = field(default_factory=dict)  # maps labels in the files to their new names

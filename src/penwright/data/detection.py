@@ -22,6 +22,7 @@ from penwright.data.guesses import (
     texts_of,
     undecided_pair,
 )
+from penwright.data.one_hot import description, one_hot_labels
 from penwright.data.parallel import look_like_translations
 from penwright.data.paths import (
     TEXT_SUFFIXES,
@@ -169,8 +170,9 @@ def task_of_table(table: Table) -> tuple[str, str]:
     if pair is not None:
         return "translate", f"{table.name} has the columns '{pair[0].name}' and '{pair[1].name}'"
     # named_label() ignores a label column with a single value.
-    if any(name in ("label", "labels") for name in map(str.lower, table.columns)):
-        return "classify", f"{table.name} has a column of labels"
+    one_hot = one_hot_labels(profiles, without=[] if text is None else [text.index])
+    if one_hot or any(name in ("label", "labels") for name in map(str.lower, table.columns)):
+        return "classify", f"{table.name} has {description(one_hot) if one_hot else 'a column of labels'}"
     is_clear = text is not None and _is_main_text(text, profiles)
     return _task_of_named_text(table, profiles, text) if text and is_clear else _task_by_values(table, profiles)
 

@@ -151,8 +151,7 @@ def guess_texts(table: str, profiles: Profiles, without: Collection[int] = ()) -
     readable = [column for column in left if column.is_text]
     pair = pair_of_texts(readable)
     if pair is not None:
-        first, second = pair
-        return Guess((first.index, second.index), f"'{first.name}' and '{second.name}' are a pair of texts")
+        return Guess((pair[0].index, pair[1].index), f"'{pair[0].name}' and '{pair[1].name}' are a pair of texts")
     named = named_text([column for column in left if column.has_words])
     if named is not None:
         return Guess((named.index,), f"'{named.name}' is a common name for texts")
@@ -231,9 +230,8 @@ def guess_pair(table: str, profiles: Profiles, without: Collection[int] = ()) ->
     left = [column for column in profiles if column.index not in without]
     pair = named_pair(left)
     if pair is not None:
-        return Guess(
-            (pair[0].index, pair[1].index), f"'{pair[0].name}' and '{pair[1].name}' are common names for a pair"
-        )
+        first, second = pair
+        return Guess((first.index, second.index), f"'{first.name}' and '{second.name}' are common names for a pair")
     texts = texts_of(left)
     # Accept empty columns here: cleaning reports later why no rows are left.
     if len(left) == 2 and any(not column.values for column in left):
@@ -297,4 +295,6 @@ def _undecided(table: str, what: str, key: str, columns: Profiles) -> Undecided:
     options = _options(key, others or columns)
     if key == "text" and len(others) == 2:
         options.append(Option((setting(key, *others),), "both, as a pair of texts"))
+    if key == "label" and len(columns) > 1 and all(len(column.values) == 2 for column in columns):
+        options.append(Option((setting(key, *columns),), "all: 1 and 0 in a column say whether a text has its label"))
     return Undecided(f"{table}: {what.rstrip('?')}?", options)

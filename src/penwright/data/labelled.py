@@ -1,7 +1,7 @@
 """Labelled texts: tables with a text and a label in each row, or folders with a subfolder for each label."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,9 +11,8 @@ import numpy as np
 
 from penwright.data.class_folders import class_files, class_rows
 from penwright.data.cleaning import Cleaning, Rule
-from penwright.data.columns import ColumnChoice, labelled_columns, names_in
+from penwright.data.columns import labelled_columns, names_in
 from penwright.data.corpus import (
-    BETWEEN_LABELS,
     DEFAULT_READING,
     Broken,
     Columns,
@@ -31,6 +30,7 @@ from penwright.data.labels import (
     notes_on_labels,
     with_tidy_labels,
 )
+from penwright.data.one_hot import OneHotTable
 from penwright.data.paths import expand_archives, is_folder
 from penwright.data.readers.bilingual import holds_pairs
 from penwright.data.readers.delimited import PREFIX, LabelledLines, labelled_lines
@@ -130,21 +130,28 @@ def _open(path: str, reading: ReadingOptions) -> Table:
 def _from_table(table: Table, columns: Columns) -> RowSource:
     """Return the rows of a table as labelled texts."""
     chosen = labelled_columns(table, columns)
-    texts, (label,) = chosen.indices["text"], chosen.indices["label"]
+    texts, labels = chosen.indices["text"], chosen.indices["label"]
+    one_hot = OneHotTable(table, labels) if len(labels) > 1 else None
     are_pairs = len(texts) == 2 and columns.text_pairs is not False
     if columns.text_pairs and not are_pairs:
         raise PenwrightError(
             f"{table.name}: this model expects pairs of texts. Name their columns: --columns FIRST,SECOND"
         )
     names = (" | " if are_pairs else " + ").join(table.columns[text] for text in texts)
-    choice = f"text = column {names}, label = column {table.columns[label]}"
+    if one_hot is None:
+        label, shown, values = labels[0], f"column {table.columns[labels[0]]}", chosen.profiles[labels[0]].values
+    else:
+        label, shown, values = len(table.columns), f"columns {', '.join(one_hot.names)}", frozenset(one_hot.names)
+    choice = f"text = column {names}, label = {shown}"
     if columns.label_names:
         names_of_labels = (f"{old} is {new or 'no label'}" for old, new in columns.label_names.items())
         choice += f" ({', '.join(names_of_labels)})"
-    values, kind = chosen.profiles[label].values, _kind(table, chosen, label, columns)
+    kind = _kind(table.name, values, columns) if one_hot is None else _kind_of_one_hot(one_hot, columns)
     choice += {"multi_label_classification": ", several labels", "regression": ", a number"}.get(kind.problem_type, "")
     choice += f" separated by {kind.separator}" if kind.separator else ""
-    read = partial(with_tidy_labels, table, texts, label, replace(columns, label_kind=kind, text_pairs=are_pairs))
+    read = partial(
+        with_tidy_labels, one_hot or table, texts, label, replace(columns, label_kind=kind, text_pairs=are_pairs)
+    )
     why = f"{table.name}: {table.form}" if isinstance(table, LabelledLines) else chosen.remark
     remark = "\n".join(filter(None, [why, label_cleaning_remark(table.name, values)]))
     groups = None
@@ -164,11 +171,19 @@ def _from_table(table: Table, columns: Columns) -> RowSource:
     )
 
 
-def _kind(table: Table, chosen: ColumnChoice, label: int, columns: Columns) -> LabelKind:
+def _kind_of_one_hot(table: OneHotTable, columns: Columns) -> LabelKind:
+    """Return the kind of labels in several columns of 0 and 1. Raises PenwrightError if the settings want a number."""
+    kind = columns.label_kind or table.kind()
+    if kind.problem_type == "regression":
+        raise PenwrightError(f"{table.name}: a score needs one column, not several. Name it: --set data.label=NAME")
+    return kind._replace(separator=None)
+
+
+def _kind(table: str, values: Collection[str], columns: Columns) -> LabelKind:
     """Return the kind of labels that the settings specify or, failing that, the kind detected from the values."""
-    values, kind = chosen.profiles[label].values, columns.label_kind
+    kind = columns.label_kind
     if kind is None:
-        return kind_of_labels(table.name, values, is_named=columns.label is not None)
+        return kind_of_labels(table, values, is_named=columns.label is not None)
     if kind == LabelKind("multi_label_classification"):
         return kind._replace(separator=find_separator([value for value in values if not value.startswith("[")]))
     return kind
@@ -243,7 +258,7 @@ def _classes(rows: Rows, keep: Mask) -> Hashes:
         return rows.second_hashes
     classes = np.zeros_like(rows.second_hashes)
     if rows.label_kind.problem_type == "multi_label_classification":
-        sets = [label.split(BETWEEN_LABELS) for _, label in rows.read(keep)]
+        sets = [Labelled._make(row).labels or ("",) for row in rows.read(keep)]
         counts = Counter(label for labels in sets for label in labels)
         number = {label: index for index, label in enumerate(counts)}
         classes[keep] = [number[min(labels, key=lambda label: (counts[label], label))] for labels in sets]
@@ -252,9 +267,9 @@ def _classes(rows: Rows, keep: Mask) -> Hashes:
 
 def _without_lost_labels(rows: Rows, keep: Mask, chosen: Mask) -> Mask:
     """Return the held-out rows, except those with a label that no training row has."""
-    known = {label for _, labels in rows.read(keep & ~chosen) for label in labels.split(BETWEEN_LABELS)}
+    known = {label for row in rows.read(keep & ~chosen) for label in Labelled._make(row).labels}
     lost = np.zeros_like(chosen)
-    lost[chosen] = [not known.issuperset(labels.split(BETWEEN_LABELS)) for _, labels in rows.read(chosen)]
+    lost[chosen] = [not known.issuperset(Labelled._make(row).labels) for row in rows.read(chosen)]
     return chosen & ~np.isin(rows.first_hashes, rows.first_hashes[lost])
 
 

@@ -65,8 +65,13 @@ def with_tidy_labels(table: Table, texts: Sequence[int], label: int, columns: Co
 
 
 def label_set(cell: str, separator: str | None, names: Mapping[str, str]) -> str:
-    """Return the labels of a cell, normalized and sorted, in the format of `Labelled.label`; "" if there are none."""
+    """Return the labels of a cell, normalized and sorted, in the format of `Labelled.label`.
+
+    A blank cell has no label (""). An empty list means that none of the labels applies.
+    """
     items = _items(cell)
+    if items == []:
+        return BETWEEN_LABELS
     if items is None:
         items = [cell] if separator is None else cell.split(separator)
     labels = {tidy_label(item.strip()) for item in items} - {""}

@@ -14,7 +14,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from penwright.evaluation.perplexity import NegativeLogLikelihood
-from penwright.evaluation.scores import LONGEST_TEXT, N_MISTAKES, LabelScores, Mistake, Score, label_score
+from penwright.evaluation.scores import (
+    LONGEST_TEXT,
+    N_MISTAKES,
+    ErrorReport,
+    LabelScores,
+    LargeError,
+    Mistake,
+    Score,
+    label_score,
+)
+from penwright.text import BETWEEN_TEXTS
 
 Counts = NDArray[np.int64]
 Numbers = NDArray[np.float64]
@@ -216,6 +226,25 @@ def regression_scores(predicted: Numbers, truth: Numbers, deviation: float) -> t
         Score("Spearman's rho", correlation(ranks(predicted), ranks(truth)), True, "rank correlation"),
         Score("mean absolute error", float(np.abs(predicted - truth).mean())),
         Score("nats per text", nats),
+    )
+
+
+def largest_errors(predicted: Numbers, truth: Numbers, texts: Sequence[str]) -> ErrorReport:
+    """Return a report on the texts whose predicted number is farthest from the true number."""
+    errors = predicted - truth
+    rows = np.argsort(-np.abs(errors), kind="stable")[:N_MISTAKES].tolist()
+    return ErrorReport(
+        tuple(
+            LargeError(
+                float(errors[row]),
+                float(predicted[row]),
+                float(truth[row]),
+                texts[row].replace(BETWEEN_TEXTS, " | ")[:LONGEST_TEXT],
+                row,
+            )
+            for row in rows
+            if errors[row]
+        )
     )
 
 

@@ -71,6 +71,26 @@ class LabelReport(NamedTuple):
         }
 
 
+class LargeError(NamedTuple):
+    """A text whose predicted number is far from the true one."""
+
+    error: float  # predicted number minus true number
+    predicted: float
+    score: float  # true number
+    text: str  # beginning of the text
+    row: int  # index of the text among all texts, from 0
+
+
+class ErrorReport(NamedTuple):
+    """A report on the errors of a regression model."""
+
+    errors: tuple[LargeError, ...]  # the largest errors, in descending order
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the report as a dictionary for JSON."""
+        return {"errors": [each._asdict() for each in self.errors]}
+
+
 def label_scores(counts: NDArray[np.int64], labels: Sequence[str]) -> tuple[LabelScores, ...]:
     """Return the scores of each label from a confusion matrix."""
     numbers = zip(np.diag(counts).tolist(), counts.sum(1).tolist(), counts.sum(0).tolist(), strict=True)
@@ -140,7 +160,7 @@ class Score(NamedTuple):
     note: str = ""  # details that matter in comparisons, e.g. a signature or a unit
     standard_error: float | None = None  # standard error, if known; smaller differences may be due to chance
     baselines: tuple[Baseline, ...] = ()  # scores of the baselines; empty during training
-    report: LabelReport | None = None  # report on a classifier's labels; None unless all held-out texts were evaluated
+    report: LabelReport | ErrorReport | None = None  # report on labels or numbers; None unless all texts were evaluated
 
     def beats(self, other: float | None) -> bool:
         """Return whether the score is better than `other`. A score that is not finite is never better."""

@@ -1,11 +1,12 @@
 """Regression: each text gets a number, such as its number of stars."""
 
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 
 from penwright.classification.mixture import fit_mixture_of_scores
-from penwright.evaluation.classification import Numbers, regression_scores
+from penwright.evaluation.classification import Numbers, largest_errors, regression_scores
 from penwright.evaluation.scores import Score
 from penwright.tasks.context import RunContext
 from penwright.tasks.labelled import (
@@ -25,8 +26,11 @@ def quick_evaluate(context: RunContext) -> Sequence[Score]:
 
 
 def evaluate(context: RunContext) -> Sequence[Score]:
-    """Score all held-out texts."""
-    return _scores(context, [(part.outputs, part.truth) for part in predictions(context)])
+    """Score all held-out texts, and attach a report on the largest errors to the first score."""
+    outputs, truth, texts = zip(*predictions(context), strict=True)
+    first, *others = _scores(context, list(zip(outputs, truth, strict=True)))
+    report = largest_errors(_numbers(context, outputs), _numbers(context, truth), [*chain.from_iterable(texts)])
+    return [first._replace(report=report), *others]
 
 
 def _scores(context: RunContext, parts: Sequence[tuple[Outputs, Targets]]) -> Sequence[Score]:
