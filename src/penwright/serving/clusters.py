@@ -1,7 +1,7 @@
 """The route that finds clusters and near-duplicates among texts of the client, or among the held-out texts of a run."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Annotated
@@ -15,7 +15,6 @@ from pydantic import BaseModel, Field
 from penwright.classification.classifier import is_blank
 from penwright.classification.clusters import MOST_CLUSTERS, Vectors, find_clusters, near_duplicates, require_enough
 from penwright.data.corpus import Document, Labelled
-from penwright.data.masking import passages
 from penwright.errors import PenwrightError, UsageError
 from penwright.serving.errors import ERROR_RESPONSES, RequestTooLarge, status_and_message
 from penwright.serving.fields import MAX_ENTRIES, Limits, ModelRequest, Name, Registry, Text, check_lengths
@@ -30,7 +29,7 @@ router = APIRouter(responses=ERROR_RESPONSES)
 MOST_TEXTS = 2000  # maximum number of texts to compare
 MOST_CHARACTERS = 1000  # only the first characters of each text are read
 STEP_CHARACTERS = 5000  # approximate number of characters to embed before other requests get a turn
-MOST_PASSAGES = 20_000  # the held-out texts are drawn from the first ones of a run
+MOST_DRAWN = 50_000  # the sample of held-out texts or lines is drawn from the first ones of a run
 # The latest texts of each model, and their vectors: another number of clusters needs no new vectors.
 _latest: "WeakKeyDictionary[ModelWorker, tuple[tuple[str, ...], Vectors]]" = WeakKeyDictionary()
 
@@ -90,10 +89,10 @@ async def clusters(body: ClustersRequest, registry: Registry, limits: Limits) ->
 
 
 def _held_out_texts(opened: OpenedRun) -> list[str]:
-    """Return a random sample of the held-out texts of a run, in their order."""
+    """Return a random sample of the held-out texts of a run, or of the lines of held-out running text, in order."""
     if opened.recipe.task not in ("classify", "encode", "generate"):
         raise UsageError(f"{opened.run.folder.name} has no held-out texts to compare. Paste texts of your own")
-    found = list(islice(_texts(open_corpus_of(opened).held_out), MOST_PASSAGES))
+    found = list(islice(_texts(open_corpus_of(opened).held_out), MOST_DRAWN))
     kept = np.sort(np.random.default_rng(0).permutation(len(found))[:MOST_TEXTS])
     return [found[place] for place in kept.tolist()]
 
@@ -103,7 +102,15 @@ def _texts(part: AnyPart) -> Iterator[str]:
         if isinstance(example, Labelled):
             yield example.text.replace(BETWEEN_TEXTS, " | ")
         elif isinstance(example, Document):
-            yield from passages(example.chunks)
+            yield from _lines(example.chunks)
+
+
+def _lines(chunks: Iterable[str]) -> Iterator[str]:
+    unfinished = ""
+    for chunk in chunks:
+        *lines, unfinished = (unfinished + chunk).split("\n")
+        yield from filter(str.strip, lines)
+    yield unfinished
 
 
 async def _events(worker: ModelWorker, texts: tuple[str, ...], n: int | None) -> AsyncIterator[str]:
