@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.cli.conftest import QUICK, Command
+from tests.data.test_spreadsheets import save_ods, save_xlsx
 
 from penwright.classification.linear import LinearClassifier
 from penwright.run.folder import LINEAR_FILE, Run
@@ -31,6 +32,28 @@ def test_table_keeps_its_columns_and_gets_two_more(penwright: Command, runs: Pat
     assert found[0][3:] == ["predicted", "probability"]
     assert [row[3] for row in found[1:]] == ["good", "", "bad"] and found[2][4] == ""
     assert "1 of 3 rows" in done.stderr and "empty" in done.stderr
+
+
+@pytest.mark.parametrize("suffix", ["xlsx", "ods"])
+def test_spreadsheet_is_printed_with_new_columns(penwright: Command, runs: Path, tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"in.{suffix}"
+    rows = [["id", "text"], [1, "a fine, old film"], [None, None], [3, "a dull film"]]
+    save_xlsx(path, rows) if suffix == "xlsx" else save_ods(path, rows)
+    done = penwright("classify", runs / "classifier", "--csv", path)
+    assert done.returncode == 0, done.stderr
+    found = rows_of(done.stdout)
+    assert found[0] == ["id", "text", "predicted", "probability"]
+    assert [row[:3] for row in found[1:]] == [
+        ["1", "a fine, old film", "good"],
+        ["", "", ""],
+        ["3", "a dull film", "bad"],
+    ]
+    save_xlsx(tmp_path / "long.xlsx", [["text"], ["a fine film", "x"]])
+    long = penwright("classify", runs / "classifier", "--csv", tmp_path / "long.xlsx")
+    assert "row 2 has 2 cells, but the header has 1. Name every column in the first row" in long.stderr
+    path.with_suffix(".docx").write_bytes(path.read_bytes()[:200])
+    broken = penwright("classify", runs / "classifier", "--csv", path.with_suffix(".docx"))
+    assert broken.returncode == 1 and "is a Word document, not a table" in broken.stderr
 
 
 def test_delimiter_and_column_names_of_a_table_are_respected(penwright: Command, runs: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from penwright.data.detection import detect_task
 from penwright.data.files import examine
 from penwright.data.labelled import open_labelled
+from penwright.data.readers.spreadsheets import read_sheet
 from penwright.data.readers.tables import open_table
 from penwright.errors import PenwrightError
 
@@ -45,6 +46,13 @@ def test_first_sheet_with_content_is_read_as_a_table(tmp_path: Path, save) -> No
     (file,) = corpus.files
     assert "sheet 'Data' (not read: Other)" in corpus.report.lines()[0]
     assert next(open_table(file).rows([0, 1, 2])) == ("text number 0", "bad", "0")
+
+
+@pytest.mark.parametrize("save", [save_xlsx, save_ods])
+def test_rows_of_a_sheet_include_blank_ones_between_others(tmp_path: Path, save) -> None:
+    path = tmp_path / f"a.{save.__name__[-4:].strip('_')}"
+    save(path, [["text", "id"], ["one", 1], [None, None], [None, None], ["two"], [None, None]])
+    assert read_sheet(path, path.suffix[1:]) == [["text", "id"], ["one", "1"], [], [], ["two"]]
 
 
 def test_cells_are_read_as_displayed(tmp_path: Path) -> None:

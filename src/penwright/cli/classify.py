@@ -2,6 +2,7 @@
 
 import csv
 import io
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from penwright.classification.classifier import Classification
 
 DELIMITERS = ",;\t|"
+OFFICE = (b"PK", b"\xd0\xcf\x11\xe0")  # first bytes of Office documents, new and old
 LONGEST_CELL = 1 << 27  # maximum number of characters of a cell
 BETWEEN_LABELS = "|"  # separator of the labels of a text, and of their probabilities
 NEW = ("labels", "score")  # fields of the JSON output that only some models have
@@ -51,7 +53,8 @@ def command(
     csv: Annotated[
         str | None,
         typer.Option(
-            help="Classify the rows of this table (- for standard input), and add the predictions as columns."
+            help="Classify the rows of this table or spreadsheet (- for standard input), and print it with the "
+            "predictions as new columns."
         ),
     ] = None,
     text: Annotated[
@@ -132,6 +135,22 @@ class _Choice(NamedTuple):
         return replace(result, label=labels[0] if labels else None, labels=labels, scores=kept)
 
 
+def _sheet(path: str) -> list[list[str]] | None:
+    """Return the rows of a spreadsheet, or None for plain text. Raises PenwrightError for other Office documents."""
+    from penwright.data.files import format_of
+    from penwright.data.readers.spreadsheets import read_sheet
+    from penwright.data.readers.tables import SHEETS
+
+    if not Path(path).is_file() or not os.access(path, os.R_OK):
+        return None  # a pipe, or a problem that read_text() reports
+    with Path(path).open("rb") as file:
+        is_office = file.read(4).startswith(OFFICE)
+    kind = format_of(Path(path), path) if is_office else None
+    if kind is not None and kind.name not in SHEETS:
+        raise PenwrightError(f"{path} is {kind.description}, not a table. Save the table as .csv, .xlsx or .ods")
+    return read_sheet(Path(path), kind.name) if kind else None
+
+
 def _require_table_alone(texts: Sequence[str] | None, json: bool) -> None:
     if texts:
         raise UsageError("give texts or --csv, not both")
@@ -193,22 +212,32 @@ class UserTable(NamedTuple):
 
     @classmethod
     def read(cls, path: str) -> "UserTable":
-        """Read a table (- for standard input). The delimiter is the one that splits the header into the most cells."""
+        """Read a table (- for standard input), or the first sheet with content of a spreadsheet.
+
+        The delimiter is the one that splits the header into the most cells; for a spreadsheet, it is a comma.
+        """
+        if path != "-" and (sheet := _sheet(path)) is not None:
+            return cls._of(path, sheet, ",", "Name every column in the first row")
         text = read_text(path).removeprefix("\ufeff")
         csv.field_size_limit(LONGEST_CELL)
         firsts = {each: next(csv.reader(io.StringIO(text, newline=""), delimiter=each), []) for each in DELIMITERS}
         delimiter = max(DELIMITERS, key=lambda each: len(firsts[each]))
         try:
-            header, *rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if text else [[]]
+            every = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
         except csv.Error as error:
             raise PenwrightError(f"{path} cannot be read as a table: {error}") from None
+        return cls._of(path, every, delimiter, "Put cells that contain the delimiter in quotation marks")
+
+    @classmethod
+    def _of(cls, path: str, every: Sequence[list[str]], delimiter: str, advice: str) -> "UserTable":
+        """Return a table with these rows, the header first. `advice` says how to mend a row that is too long."""
+        header, *rows = every or [[]]
         if not any(header):
             raise PenwrightError(f"{path} has no header line. Insert a first line that names the columns")
         for number, row in enumerate(rows, start=2):
             if len(row) > len(header):
                 raise PenwrightError(
-                    f"{path}: row {number} has {len(row)} cells, but the header has {len(header)}. "
-                    "Put cells that contain the delimiter in quotation marks"
+                    f"{path}: row {number} has {len(row)} cells, but the header has {len(header)}. {advice}"
                 )
         return cls(path, header, [row + [""] * (len(header) - len(row)) for row in rows], delimiter)
 

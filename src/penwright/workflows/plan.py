@@ -20,6 +20,7 @@ from penwright.config import (
 from penwright.data.conversations import Conversation
 from penwright.data.corpus import Document, LabelKind, Labelled, Pair, ReadingOptions
 from penwright.data.detection import detect_task
+from penwright.data.labelled import with_near_duplicates
 from penwright.data.paths import WILDCARD, is_pattern, is_pipe_name
 from penwright.devices import available_memory
 from penwright.errors import PenwrightError, Say, Undecided, UsageError, say_nothing
@@ -102,6 +103,8 @@ def prepare(settings: Table, say: Say = say_nothing) -> Prepared:
     if has_few_labels(first, settings, corpus):
         settings = merge(settings, {"data": {"held_out": FEW_HELD_OUT}})
         corpus = TASKS[first.task].open_corpus(first.data.train, replace(reading, held_out=FEW_HELD_OUT))
+    if first.task == "classify":
+        corpus = with_near_duplicates(corpus)
     settings = merge(settings, _found_in(corpus))
     if tokenizer is None and (tokenizer := changed_tokenizer(first, corpus, say)):
         settings = merge(settings, {"tokenizer": {"vocab_size": tokenizer.vocab_size}})

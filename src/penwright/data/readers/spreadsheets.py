@@ -5,7 +5,9 @@ import warnings
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from io import BufferedIOBase
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
+from zipfile import ZipFile
 
 from penwright.data.readers.archives import XmlTarget, open_zip, parse_xml
 from penwright.errors import PenwrightError, import_extra
@@ -17,10 +19,30 @@ TEXT = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
 Cells = list[str]
 
 
+def read_sheet(path: Path, format_name: str) -> list[Cells]:
+    """Return the rows of the first sheet with content. Blank rows between others are kept."""
+    with path.open("rb") as file, open_zip(file, str(path)) as opened:
+        rows = _rows(file, opened, str(path), format_name)
+        found, sheet = list[Cells](), None
+        for name, row in rows:
+            sheet = name if sheet is None and row else sheet
+            if name == sheet:
+                found.append(row)
+    while found and not found[-1]:
+        found.pop()
+    if not found:
+        raise PenwrightError(f"{path} has no sheet with content")
+    return found
+
+
+def _rows(file: BinaryIO | BufferedIOBase, opened: ZipFile, name: str, format_name: str) -> Iterator[tuple[str, Cells]]:
+    return _xlsx_rows(file, name) if format_name == "xlsx" else parse_xml(opened, "content.xml", name, _Sheets())
+
+
 def sheet_lines(file: BufferedIOBase, name: str, format_name: str) -> Iterator[str]:
     """Yield the rows of the first sheet with content as JSON lists of strings, then a line with all sheet names."""
     with open_zip(file, name) as opened:
-        rows = _xlsx_rows(file, name) if format_name == "xlsx" else parse_xml(opened, "content.xml", name, _Sheets())
+        rows = _rows(file, opened, name, format_name)
         sheets: list[str] = []
         for sheet, row in rows:
             if row and sheet not in sheets:
@@ -43,7 +65,7 @@ def sheet_rows(lines: Iterator[str]) -> Iterator[Cells]:
     return (row for row in map(json.loads, lines) if isinstance(row, list))
 
 
-def _xlsx_rows(file: BufferedIOBase, name: str) -> Iterator[tuple[str, Cells]]:
+def _xlsx_rows(file: BinaryIO | BufferedIOBase, name: str) -> Iterator[tuple[str, Cells]]:
     openpyxl = import_extra("openpyxl", "documents", "Excel workbooks")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # openpyxl warns about styles and other parts that are not read
@@ -126,7 +148,7 @@ class _Sheets(XmlTarget[tuple[str, Cells]]):
                 self.cell = []
             case "table-row":
                 cells = _trimmed(self.cells)
-                self.items += [(self.sheet, cells)] * (min(self.times["row"], MOST_REPEATED) if cells else 1)
+                self.items += [(self.sheet, cells)] * min(self.times["row"], MOST_REPEATED)
 
 
 def _repetitions(attributes: Mapping[str, str], which: str) -> int:

@@ -1,0 +1,31 @@
+"""Held-out texts that are nearly the same as a training text."""
+
+from pathlib import Path
+
+from penwright.data.labelled import open_labelled, with_near_duplicates
+from penwright.data.near_duplicates import near_duplicates_note
+
+LONG = "the quick brown fox jumps over the lazy dog near the river bank"
+
+
+def test_case_digits_and_punctuation_do_not_count() -> None:
+    note = near_duplicates_note(["Order 12 has ARRIVED!", "something else"], ["order 977, has arrived", "another text"])
+    assert note.startswith("1 of 2 held-out texts nearly the same as a training text")
+    assert "'Order 12 has ARRIVED!' and 'order 977, has arrived'" in note and "--group COLUMN" in note
+
+
+def test_half_of_the_sequences_of_words_must_agree() -> None:
+    assert near_duplicates_note([LONG], [LONG.replace("river", "wide green river")])
+    assert not near_duplicates_note([LONG], ["the quick brown fox sleeps under the old tree by the river bank"])
+    assert not near_duplicates_note(["12", "?"], ["13", "!"]), "texts without words are not compared"
+    assert not near_duplicates_note([], [LONG])
+
+
+def test_two_examples_are_shown(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    rows = [f"{LONG} {'abcde'[n % 5]} {n},{'xy'[n % 2]}\n" for n in range(200)]
+    path.write_text("text,label\n" + "".join(rows), encoding="utf-8")
+    corpus = open_labelled([path])
+    (note,) = set(with_near_duplicates(corpus).report.notes) - set(corpus.report.notes)
+    assert note.startswith(f"{len(corpus.held_out)} of {len(corpus.held_out)} held-out texts")
+    assert note.count(" and 'the quick") == 2 and len(note) < 500
