@@ -15,9 +15,10 @@ from penwright.text import WITHOUT_SPACES, words
 
 FEWEST_TEXTS = 10  # minimum number of distinct texts to cluster
 MOST_CLUSTERS = 30
-MOST_TRIED = 12  # maximum number of clusters, unless the caller chooses a number
-ENOUGH_TEXTS = 5  # minimum average number of texts per cluster, unless the caller chooses a number
-NEARLY = 0.9  # choose the largest number of clusters whose silhouette is at least this fraction of the best one
+MOST_TRIED = 12  # if the number of clusters is not given, it is at most this
+ENOUGH_TEXTS = 10  # ... and there are at least this many texts per cluster
+# Choose the largest number of clusters whose silhouette s is at least best - TOLERANCE * best * (1 - best).
+TOLERANCE = 0.1
 N_STARTS, N_ITERATIONS = 3, 50  # runs of k-means with different starts, and the maximum number of iterations of each
 SAMPLED = 3000  # maximum number of texts from which the centers are computed
 N_WORDS = 6  # number of typical words of a cluster
@@ -76,7 +77,8 @@ def find_clusters(vectors: Vectors, texts: Sequence[str], n: int | None = None, 
     tried = [n] if n else range(2, min(MOST_TRIED, max(2, len(sample) // ENOUGH_TEXTS)) + 1)
     found = [_k_means(sample, min(k, len(sample)), rng) for k in tried]
     scores = [_silhouette(sample, (sample @ centers.T).argmax(1)) for centers in found]
-    good = [centers for centers, score in zip(found, scores, strict=True) if score >= NEARLY * max(scores)]
+    least = max(scores) - TOLERANCE * max(scores) * (1 - max(scores))
+    good = [centers for centers, score in zip(found, scores, strict=True) if score >= least]
     centers = (good or found)[-1]
     similarities = points @ centers.T
     which = similarities.argmax(1)
