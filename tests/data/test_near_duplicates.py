@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from penwright.data.labelled import open_labelled, with_near_duplicates
 from penwright.data.near_duplicates import near_duplicates_note
+from penwright.workflows.plan import prepare
 
 LONG = "the quick brown fox jumps over the lazy dog near the river bank"
 
@@ -25,7 +25,7 @@ def test_two_examples_are_shown(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     rows = [f"{LONG} {'abcde'[n % 5]} {n},{'xy'[n % 2]}\n" for n in range(200)]
     path.write_text("text,label\n" + "".join(rows), encoding="utf-8")
-    corpus = open_labelled([path])
-    (note,) = set(with_near_duplicates(corpus).report.notes) - set(corpus.report.notes)
+    corpus = prepare({"data": {"train": [str(path)]}, "training": {"steps": 1}}).corpus
+    note = next(each for each in corpus.report.notes if "nearly the same" in each)
     assert note.startswith(f"{len(corpus.held_out)} of {len(corpus.held_out)} held-out texts")
     assert note.count(" and 'the quick") == 2 and len(note) < 500

@@ -87,12 +87,12 @@ def search(
     index = SearchIndex(run, lines_of(read_text(corpus)), device, print_message)
     if query is not None:
         for hit in index.search(query, top or 10):
-            print_json(hit._asdict()) if json else print(_row(hit))
+            _print(hit._asdict(), _row(hit), json)
     elif duplicates:
         pairs = index.near_duplicates(similarity)
         for hit, earlier in pairs[:top]:
             record = {**hit._asdict(), "earlier_line": earlier.line, "earlier_text": earlier.text}
-            print_json(record) if json else print(f"{_row(hit)}\t{earlier.line}\t{earlier.text}")
+            _print(record, f"{_row(hit)}\t{earlier.line}\t{earlier.text}", json)
         print_message(f"{count(len(pairs), 'near-duplicate')} in {count(len(index.lines), 'line')}")
     else:
         for number, (words, hits) in enumerate(index.clusters(n_clusters), 1):
@@ -101,6 +101,13 @@ def search(
                 continue
             print(f"cluster {number}, {count(len(hits), 'line')}: {', '.join(words)}")
             print("\n".join(map(_row, hits[: top or 3])), end="\n\n")
+
+
+def _print(record: dict[str, object], line: str, json: bool) -> None:
+    if json:
+        print_json(record)
+    else:
+        print(line)
 
 
 def _row(hit: "Hit") -> str:

@@ -30,7 +30,6 @@ from penwright.data.labels import (
     notes_on_labels,
     with_tidy_labels,
 )
-from penwright.data.near_duplicates import near_duplicates_note
 from penwright.data.one_hot import OneHotTable
 from penwright.data.paths import expand_archives, is_folder
 from penwright.data.readers.bilingual import holds_pairs
@@ -67,13 +66,6 @@ def open_labelled(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT
     counts = count_labels(corpus, held_out)
     report = replace(corpus.report, notes=(*corpus.report.notes, *notes_on_labels(counts, held_out)))
     return replace(corpus, report=report, label_counts=counts)
-
-
-def with_near_duplicates(corpus: Corpus[Labelled]) -> Corpus[Labelled]:
-    """Return the corpus with a note on held-out texts that are nearly the same as a training text, if there are any."""
-    training, held_out = ((example.text for example in part) for part in (corpus.training, corpus.held_out))
-    note = near_duplicates_note(training, held_out)
-    return replace(corpus, report=replace(corpus.report, notes=(*corpus.report.notes, note))) if note else corpus
 
 
 def open_evaluation_labelled(

@@ -20,7 +20,7 @@ from penwright.config import (
 from penwright.data.conversations import Conversation
 from penwright.data.corpus import Document, LabelKind, Labelled, Pair, ReadingOptions
 from penwright.data.detection import detect_task
-from penwright.data.labelled import with_near_duplicates
+from penwright.data.near_duplicates import near_duplicates_note
 from penwright.data.paths import WILDCARD, is_pattern, is_pipe_name
 from penwright.devices import available_memory
 from penwright.errors import PenwrightError, Say, Undecided, UsageError, say_nothing
@@ -104,7 +104,7 @@ def prepare(settings: Table, say: Say = say_nothing) -> Prepared:
         settings = merge(settings, {"data": {"held_out": FEW_HELD_OUT}})
         corpus = TASKS[first.task].open_corpus(first.data.train, replace(reading, held_out=FEW_HELD_OUT))
     if first.task == "classify":
-        corpus = with_near_duplicates(corpus)
+        corpus = _with_near_duplicates(corpus)
     settings = merge(settings, _found_in(corpus))
     if tokenizer is None and (tokenizer := changed_tokenizer(first, corpus, say)):
         settings = merge(settings, {"tokenizer": {"vocab_size": tokenizer.vocab_size}})
@@ -146,6 +146,15 @@ def _found_in(corpus: AnyCorpus) -> Table:
     problem_type, separator = corpus.label_kind
     data: Table = {"data": {"label_separator": separator}} if separator else {}
     return merge(pairs, {"model": {"problem_type": problem_type}}, data)
+
+
+def _with_near_duplicates(corpus: AnyCorpus) -> AnyCorpus:
+    """Return the corpus with a note on held-out texts that are nearly the same as a training text, if there are any."""
+    training, held_out = (
+        (each.text for each in part if isinstance(each, Labelled)) for part in (corpus.training, corpus.held_out)
+    )
+    note = near_duplicates_note(training, held_out)
+    return replace(corpus, report=replace(corpus.report, notes=(*corpus.report.notes, note))) if note else corpus
 
 
 def _require_enough(recipe: Recipe, corpus: AnyCorpus) -> None:
