@@ -164,11 +164,12 @@ class RowKind(Generic[Example]):
     sides: slice  # which of the two sides count towards the size of the corpus
 
     def part(self, rows: Rows, chosen: Mask) -> CorpusPart[Example]:
-        """Return the chosen rows as the training or held-out part of a corpus."""
-        sizes, n_bytes = (rows.first_sizes, rows.second_sizes), (rows.first_bytes, rows.second_bytes)
-        counts = (sum(int(side[chosen].sum()) for side in each[self.sides]) for each in (sizes, n_bytes))
+        """Return the chosen rows as a part of a corpus."""
+        sides = (rows.first_sizes, rows.second_sizes), (rows.first_bytes, rows.second_bytes)
+        n_characters, n_bytes = (sum(int(side[chosen].sum()) for side in each[self.sides]) for each in sides)
         groups = None if rows.groups is None else rows.groups[chosen]
-        return CorpusPart(lambda: map(self.example, rows.read(chosen)), int(chosen.sum()), *counts, groups)
+        read, n = (lambda: map(self.example, rows.read(chosen))), int(chosen.sum())
+        return CorpusPart(read, n, n_characters, n_bytes, groups)
 
 
 def hold_out_some(
