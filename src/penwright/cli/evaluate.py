@@ -74,7 +74,7 @@ def evaluate(
         meaning = f"such a BLEU score usually means: {bleu_in_words(score.value)}" if score.name == "BLEU" else ""
         notes = [meaning, score.note, *(_in_words(score, baseline) for baseline in score.baselines)]
         print(f"{score.name}\t{score.value:.4f}\t{'; '.join(filter(None, notes))}".rstrip())
-    for report in filter(None, (score.report for score in scores)):
+    for report in (score.report for score in scores if score.report is not None):
         print("\n".join(report_lines(report)))
 
 
@@ -108,8 +108,8 @@ def report_lines(report: "LabelReport | ErrorReport") -> Iterator[str]:
 
     if isinstance(report, ErrorReport):
         yield from ("", "largest errors:", "error\tpredicted\tscore\ttext")
-        for each in report.errors:
-            yield f"{each.error:+.4g}\t{each.predicted:.4g}\t{each.score:.4g}\t{_shortened(each.text)}"
+        for error in report.errors:
+            yield f"{error.error:+.4g}\t{error.predicted:.4g}\t{error.score:.4g}\t{_shortened(error.text)}"
         return
     has_thresholds = any(each.threshold is not None for each in report.labels)
     yield from ("", "label\tprecision\trecall\tF1\ttexts" + "\tthreshold" * has_thresholds)

@@ -20,7 +20,7 @@ from penwright.serving.errors import ERROR_RESPONSES, RequestTooLarge, status_an
 from penwright.serving.fields import MAX_ENTRIES, Limits, ModelRequest, Name, Registry, Text, check_lengths
 from penwright.serving.model_worker import ModelWorker
 from penwright.serving.writing import event
-from penwright.tasks import AnyPart
+from penwright.tasks.context import AnyPart
 from penwright.text import BETWEEN_TEXTS
 from penwright.workflows.evaluate import open_corpus_of
 from penwright.workflows.load import OpenedRun
