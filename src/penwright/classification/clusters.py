@@ -15,8 +15,8 @@ from penwright.text import WITHOUT_SPACES, words
 
 FEWEST_TEXTS = 10  # minimum number of distinct texts to cluster
 MOST_CLUSTERS = 30
-MOST_TRIED = 12  # if the number of clusters is not given, it is at most this
-ENOUGH_TEXTS = 10  # ... and there are at least this many texts per cluster
+MOST_TRIED = 12  # maximum number of clusters, unless the caller chooses a number
+ENOUGH_TEXTS = 10  # minimum average number of texts per cluster, unless the caller chooses a number
 # Choose the largest number of clusters whose silhouette s is at least best - TOLERANCE * best * (1 - best).
 TOLERANCE = 0.1
 N_STARTS, N_ITERATIONS = 3, 50  # runs of k-means with different starts, and the maximum number of iterations of each

@@ -184,7 +184,7 @@ class LinearClassifier(NamedTuple):
 def out_of_fold(
     texts: Sequence[str], labels: Targets, n_labels: int, seed: int = 0, groups: Groups = None
 ) -> Float[Tensor, "texts n_labels"]:
-    """Return the log-probabilities of each text from a linear classifier that was fitted without the text's fold."""
+    """Return the label log-probabilities of each text, from a linear classifier fitted without the text's fold."""
     vectorizer, rows = _vectorize(texts, n_labels)
     folds, n_ngrams = stratified_folds(labels, seed, groups=groups), len(vectorizer.keys)
     strength, _, logits, checked = choose_strength(rows, labels, n_labels, n_ngrams, folds)

@@ -164,7 +164,7 @@ class RowKind(Generic[Example]):
     sides: slice  # which of the two sides count towards the size of the corpus
 
     def part(self, rows: Rows, chosen: Mask) -> CorpusPart[Example]:
-        """Return the chosen rows as a part of a corpus."""
+        """Return the chosen rows as the training or held-out part of a corpus."""
         sides = (rows.first_sizes, rows.second_sizes), (rows.first_bytes, rows.second_bytes)
         n_characters, n_bytes = (sum(int(side[chosen].sum()) for side in each[self.sides]) for each in sides)
         groups = None if rows.groups is None else rows.groups[chosen]

@@ -156,7 +156,7 @@ def refit_linear(linear: LinearClassifier, context: RunContext, until: float = i
 
 
 def some_texts(context: RunContext, corpus: AnyCorpus, part: AnyPart, seed: int) -> tuple[list[str], Targets, Groups]:
-    """Return the texts of a part with their targets and groups. If there are many texts, return a random sample."""
+    """Return the texts of a split with their targets and groups. If there are many texts, return a random sample."""
     values, table = corpus.label_values or context.card.labels, target_table(context, corpus)
     texts, numbers, groups = _sampled(part, values, len(context.card.labels), seed)
     return texts, numbers if table is None else table[numbers], groups
