@@ -10,13 +10,14 @@ LONG = "the quick brown fox jumps over the lazy dog near the river bank"
 
 def test_case_digits_and_punctuation_do_not_count() -> None:
     note = near_duplicates_note(["Order 12 has ARRIVED!", "something else"], ["order 977, has arrived", "another text"])
-    assert note.startswith("1 of 2 held-out texts nearly the same as a training text")
+    assert note.startswith("1 of 2 held-out texts is nearly the same as a training text")
     assert "'Order 12 has ARRIVED!' and 'order 977, has arrived'" in note and "--group COLUMN" in note
 
 
-def test_half_of_the_sequences_of_words_must_agree() -> None:
-    assert near_duplicates_note([LONG], [LONG.replace("river", "wide green river")])
+def test_most_sequences_of_words_must_agree() -> None:
+    assert near_duplicates_note([LONG], [LONG.replace("river", "green river")])
     assert not near_duplicates_note([LONG], ["the quick brown fox sleeps under the old tree by the river bank"])
+    assert not near_duplicates_note(["what is a fear of shadows"], ["what is a fear of thunder"])
     assert not near_duplicates_note(["12", "?"], ["13", "!"]), "texts without words are not compared"
     assert not near_duplicates_note([], [LONG])
 

@@ -8,7 +8,7 @@ from penwright.text import BETWEEN_TEXTS, brief, count
 
 WORDS = re.compile(r"[^\W\d_]+")
 SHINGLE = 4  # number of words in a shingle
-SIMILAR = 0.5  # minimum share of the shingles of two texts that both have (Jaccard similarity)
+SIMILAR = 0.6  # minimum share of the shingles of two texts that both have (Jaccard similarity)
 MOST_CHARACTERS = 20_000_000  # maximum number of characters of training texts to compare
 MOST_OWNERS = 50  # maximum number of held-out texts to look up for a shingle, which may be boilerplate
 N_EXAMPLES = 2
@@ -18,7 +18,7 @@ ADVICE = "so the scores may be too optimistic. If a column says which texts belo
 def near_duplicates_note(training: Iterable[str], held_out: Iterable[str]) -> str:
     """Return a note on held-out texts that are nearly the same as a training text; "" if there are none.
 
-    Two texts are nearly the same if at least half of their sequences of four words are in both. Case, digits and
+    Two texts are nearly the same if at least 60 % of their sequences of four words are in both. Case, digits and
     punctuation do not count.
     """
     texts = list(held_out)
@@ -37,7 +37,8 @@ def near_duplicates_note(training: Iterable[str], held_out: Iterable[str]) -> st
     if not found:
         return ""
     pairs = (f"{_shown(text)} and {_shown(texts[number])}" for number, text in list(found.items())[:N_EXAMPLES])
-    nearly = f"{len(found):,} of {count(len(texts), 'held-out text')} nearly the same as a training text"
+    are = "is" if len(found) == 1 else "are"
+    nearly = f"{len(found):,} of {count(len(texts), 'held-out text')} {are} nearly the same as a training text"
     return f"{nearly} (such as {'; '.join(pairs)}), {ADVICE}"
 
 
