@@ -79,6 +79,9 @@ def test_two_columns_without_telling_names_are_a_question(tmp_path: Path) -> Non
     with pytest.raises(Undecided) as asked:
         open_labelled([path])
     assert 'data.label=["pinned", "liked"]' in asked.value.options[-1].settings
+    with pytest.raises(Undecided) as asked:
+        detect_task([str(path)])
+    assert ("task=classify", 'data.label=["pinned", "liked"]') in [each.settings for each in asked.value.options]
 
 
 def test_other_columns_are_never_mistaken_for_labels(tmp_path: Path) -> None:

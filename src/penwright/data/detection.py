@@ -208,6 +208,9 @@ def _task_of_named_text(table: Table, profiles: Sequence[Profile], text: Profile
         Option(("task=classify", setting("label", column)), f"learn the classes in {column.described()}")
         for column in likely
     ]
+    if len(likely) > 1 and all(len(column.values) == 2 for column in likely):
+        meaning = "all: 1 and 0 in a column say whether a text has its label"
+        labels.append(Option(("task=classify", setting("label", *likely)), meaning))
     raise Undecided(
         f"{table.name} has one column of text, '{text.name}', and other columns that may or may not be labels",
         [*labels, Option(("task=generate",), f"learn to write like the texts in '{text.name}'")],
