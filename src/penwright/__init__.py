@@ -151,14 +151,14 @@ def export(
     precision: "Precision" = "float32",
     adapter: AnyPath | None = None,
 ) -> Path:
-    """Export a run to a new folder in the format "ctranslate2", "gguf" or "huggingface"; return the folder.
+    """Export a run to a new folder in the format "ctranslate2", "gguf", "huggingface" or "onnx"; return the folder.
 
     "peft" exports the adapter of a LoRA run; "penwright" exports a complete run. An `adapter` is merged into the model
-    before the export.
+    before the export. If a classifier loses its n-grams, its scores without them are printed to standard error.
     """
     from penwright.workflows.export import export
 
-    export(Path(run), to, Path(output), precision, None if adapter is None else Path(adapter))
+    export(Path(run), to, Path(output), precision, None if adapter is None else Path(adapter), _say(quiet=False))
     return Path(output)
 
 

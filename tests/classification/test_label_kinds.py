@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from penwright.classification.fitting import fit_coefficients
+from penwright.classification.fitting import SparseRows, fit_coefficients
 from penwright.classification.mixture import fit_mixture_of_scores, fit_mixture_of_sets, mixed
 from penwright.classification.ngrams import NgramVectorizer
 from penwright.data.corpus import Columns, LabelKind, ReadingOptions
@@ -111,7 +111,7 @@ def test_multi_label_fit_equals_independent_logistic_regressions() -> None:
     texts = [text for text, _ in labelled_texts(60)]
     targets = torch.tensor([[float(name in labels) for name in WORDS] for _, labels in labelled_texts(60)])
     vectorizer = NgramVectorizer.fit(texts, 1, 10_000)
-    rows, n = vectorizer.rows(texts), len(vectorizer.keys)
+    rows, n = SparseRows.of_numpy(*vectorizer.rows(texts)), len(vectorizer.keys)
     found = fit_coefficients(rows, targets, 3, n, 10.0, problem="multi_label_classification")
     for label in range(3):
         two = fit_coefficients(rows, targets[:, label].long(), 2, n, 5.0)  # half the strength: weights count twice
@@ -125,7 +125,7 @@ def test_regression_fit_equals_ridge_regression() -> None:
     texts, numbers = zip(*scored_texts(60), strict=True)
     targets = torch.tensor(numbers)[:, None] - 2.5
     vectorizer = NgramVectorizer.fit(texts, 1, 10_000)
-    rows, n = vectorizer.rows(texts), len(vectorizer.keys)
+    rows, n = SparseRows.of_numpy(*vectorizer.rows(texts)), len(vectorizer.keys)
     found = fit_coefficients(rows, targets, 1, n, 3.0, problem="regression").logits(rows).double()
     matrix = torch.cat([rows.dot(torch.eye(n)), torch.ones(60, 1)], 1).double()
     penalty = torch.eye(n + 1, dtype=torch.double) / 3.0

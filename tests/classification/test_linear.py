@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from torch.nn import functional as F
 
 from penwright.classification import fitting, linear
+from penwright.classification.fitting import SparseRows
 from penwright.classification.linear import Coefficients, LinearClassifier, fit_coefficients, out_of_fold
 from penwright.classification.ngrams import NgramVectorizer
 from penwright.errors import PenwrightError
@@ -36,7 +37,7 @@ def test_linear_classifier_learns_predictive_words() -> None:
 def test_coefficients_minimize_the_penalized_loss() -> None:
     texts, labels = make_texts(30, noise=4)
     vectorizer = NgramVectorizer.fit(texts, 1, 10_000)
-    rows, n = vectorizer.rows(texts), len(vectorizer.keys)
+    rows, n = SparseRows.of_numpy(*vectorizer.rows(texts)), len(vectorizer.keys)
     found = fit_coefficients(rows, labels, 3, n, 10.0)
     matrix = rows.dot(torch.eye(n)).double()
 
@@ -164,7 +165,7 @@ def test_refitting_equals_fitting_on_all_texts() -> None:
     texts, labels = make_texts(40)
     part = LinearClassifier.fit(texts[:30], labels[:30], 2)
     again = part.refit(texts, labels)
-    rows = again.vectorizer.rows(texts)
+    rows = SparseRows.of_numpy(*again.vectorizer.rows(texts))
     n_ngrams = len(again.vectorizer.keys)
     afresh = linear.fit_coefficients(rows, labels, 2, n_ngrams, part.strength or 0.0)
     expected = afresh.logits(rows).double().log_softmax(-1)
@@ -213,7 +214,7 @@ def test_file_that_is_not_a_classifier_is_refused(tmp_path: Path) -> None:
 def test_logits_are_weights_times_features_plus_bias() -> None:
     vectorizer = NgramVectorizer.fit(["ab"], 1, 100)
     found = Coefficients(torch.ones(len(vectorizer.keys), 2), torch.tensor([1.0, 2.0])).logits(
-        vectorizer.rows(["", "ab"])
+        SparseRows.of_numpy(*vectorizer.rows(["", "ab"]))
     )
     assert found[0].tolist() == [1.0, 2.0] and found[1, 1] > 2
 

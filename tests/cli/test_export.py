@@ -1,11 +1,20 @@
 """`penwright export`: formats, refusals, and the examples in docs/export.md."""
 
+import ast
+import json
 import re
+import shutil
+import sys
+from math import log
 from pathlib import Path
 
+import jaxtyping
 import pytest
+import torch
 
-from .conftest import Command
+from penwright import load
+
+from .conftest import QUICK, Command
 
 
 def test_exported_writer_loads_in_transformers(penwright: Command, runs: Path, tmp_path: Path) -> None:
@@ -69,3 +78,81 @@ def test_transformers_example_in_the_docs_generates_our_text(
     monkeypatch.chdir(tmp_path)
     exec(docs_example("from transformers"), {})
     assert capsys.readouterr().out.strip() == ours.strip()
+
+
+def test_onnx_example_in_the_docs_labels_texts_like_penwright(
+    penwright: Command, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for package in ("onnxruntime", "onnxscript"):
+        pytest.importorskip(package, reason="the extra penwright[onnx] is not installed")
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # ints are symbols while a model is traced
+    made = penwright("export", runs / "classifier", "--to", "onnx", "--output", tmp_path / "onnx")
+    assert made.returncode == 0, made.stderr
+    assert "ngrams.npz" in made.stdout and "classify.py" in made.stdout
+    card = (tmp_path / "onnx" / "README.md").read_text(encoding="utf-8")
+    assert "2 labels: bad, good" in card and "Held-out scores: accuracy " in card and "classify.py" in card
+    texts = ("what a wonderful film", "a dull film")
+    ours = [
+        json.loads(line) for line in penwright("classify", runs / "classifier", *texts, "--json").stdout.splitlines()
+    ]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    exec(docs_example("import sys"), {})
+    for line, each in zip(capsys.readouterr().out.splitlines(), ours, strict=True):
+        label, scores = line.split(" ", 1)
+        assert label == each["label"] and ast.literal_eval(scores) == pytest.approx(each["scores"], abs=1e-4)
+
+
+BERT = {
+    "norm.type": "layer",
+    "norm.eps": 1e-12,
+    "norm_position": "post",
+    "embedding_norm": "true",
+    "positions.type": "learned",
+    "feed_forward": "gelu",
+    "bias": "true",
+    "qk_norm": "false",
+    "pooling": "first",
+    "pooler": "true",
+}
+
+
+def test_classifier_with_ngrams_is_exported_to_transformers_without_them(
+    penwright: Command, corpora: Path, tmp_path: Path
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    shutil.copy(corpora / "labels.csv", tmp_path / "labels.csv")
+    options = [option for name, value in BERT.items() for option in ("--set", f"model.{name}={value}")]
+    made = penwright("train", tmp_path / "labels.csv", "--run", tmp_path / "run", "--steps", 5, *QUICK, *options)
+    assert made.returncode == 0, made.stderr
+    done = penwright("export", tmp_path / "run", "--to", "huggingface", "--output", tmp_path / "hf")
+    assert done.returncode == 0, done.stderr
+    scores = [line.split() for line in penwright("evaluate", tmp_path / "run").stdout.splitlines()]
+    accuracy = next(float(line[1]) for line in scores if line and line[0] == "accuracy")
+    (alone, mixed) = re.findall(r"accuracy on .*: (\S+) without n-grams, (\S+) with them", done.stderr)[0]
+    assert float(mixed) == pytest.approx(accuracy, rel=1e-3)
+    card = (tmp_path / "hf" / "README.md").read_text(encoding="utf-8")
+    assert f"| accuracy | {alone} | {mixed} |" in card
+
+    classifier = load(tmp_path / "run")
+    classifier.linear = None
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "hf").eval()
+    scales = []
+    for text in ("a fine film number 7", "dull"):
+        with torch.no_grad():
+            first, second = model(**tokenizer(text, return_tensors="pt")).logits[0].tolist()
+        expected = classifier.classify(text)[0].scores
+        scales.append((second - first) / log(expected[model.config.id2label[1]] / expected[model.config.id2label[0]]))
+    assert scales[0] == pytest.approx(scales[1], rel=0.01) and scales[0] > 0  # calibrated by one factor
+
+    (tmp_path / "labels.csv").unlink()
+    done = penwright("export", tmp_path / "run", "--to", "huggingface", "--output", tmp_path / "again")
+    assert done.returncode == 0 and "the scores without n-grams are unknown" in done.stderr
+    assert "not measured" in (tmp_path / "again" / "README.md").read_text(encoding="utf-8")
+
+
+def test_classifier_without_a_class_in_transformers_is_refused(penwright: Command, runs: Path, tmp_path: Path) -> None:
+    done = penwright("export", runs / "classifier", "--to", "huggingface", "--output", tmp_path / "hf")
+    assert done.returncode == 1 and "Export the model to onnx" in done.stderr
+    assert not (tmp_path / "hf").exists()

@@ -219,6 +219,18 @@ def test_classifier_is_fine_tuned_keeping_its_head(
     assert penwright_package.load(run).classify("a fine film")[0].label in ("good", "bad")
 
 
+def test_classifier_may_get_a_different_head_from_its_base(
+    penwright: Command, runs: Path, corpora: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    options = ["--steps", 3, "--run", run, *settings("--set", "model.pooling=first", "--set", "model.pooler=true")]
+    made = penwright("train", corpora / "labels.csv", "--from", runs / "classifier", *options)
+    assert made.returncode == 0 and "head: fitted on the frozen embeddings" in made.stderr, made.stderr
+    recipe = open_run(run).recipe
+    assert (recipe.model.pooling, recipe.model.pooler) == ("first", True)
+    assert "pooler.weight" in open_run(run).weights()
+
+
 @pytest.mark.parametrize(
     ("base", "data", "options", "message"),
     [

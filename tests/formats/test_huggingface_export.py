@@ -169,6 +169,12 @@ def test_exported_regression_model_predicts_on_the_scale_of_its_training(random_
         torch.testing.assert_close(found, 3 + 2 * model(tokens, tokens >= 0), atol=1e-4, rtol=1e-4)
 
 
+def test_classifier_with_mean_pooling_is_refused_by_name(random_model, bpe, tmp_path):
+    model = random_model("classify", bpe, **ENCODER | {"pooling": "mean", "pooler": False})
+    with pytest.raises(PenwrightError, match=r"model\.pooling = 'mean', model\.pooler = False\. .*onnx"):
+        save_huggingface(model, bpe, tmp_path, metadata=ModelMetadata(("yes", "no")))
+
+
 def test_translator_without_a_class_in_transformers_is_refused(random_model, bpe, tmp_path):
     with pytest.raises(PenwrightError, match="ctranslate2"):
         save_huggingface(random_model("translate", bpe), bpe, tmp_path)

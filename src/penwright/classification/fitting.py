@@ -50,6 +50,13 @@ class SparseRows(NamedTuple):
     offsets: Int32[Tensor, " rows_and_one"]
 
     @classmethod
+    def of_numpy(
+        cls, columns: NDArray[np.int32], values: NDArray[np.float32], offsets: NDArray[np.int32]
+    ) -> "SparseRows":
+        """Return a matrix that shares the memory of these arrays."""
+        return cls(torch.from_numpy(columns), torch.from_numpy(values), torch.from_numpy(offsets))
+
+    @classmethod
     def of_dense(cls, matrix: Float[Tensor, "rows width"]) -> "SparseRows":
         """Convert a dense matrix to this sparse format. Zeros are stored, too."""
         n, width = matrix.shape
@@ -93,14 +100,6 @@ class SparseRows(NamedTuple):
 
 def _offsets(counts: Tensor) -> Int32[Tensor, " rows_and_one"]:
     return F.pad(counts.cumsum(0), (1, 0)).to(torch.int32)
-
-
-def stacked(parts: Sequence[SparseRows]) -> SparseRows:
-    """Stack the rows of several sparse matrices into one matrix."""
-    counts = torch.cat([part.offsets.diff() for part in parts])
-    return SparseRows(
-        torch.cat([part.columns for part in parts]), torch.cat([part.values for part in parts]), _offsets(counts)
-    )
 
 
 class Coefficients(NamedTuple):

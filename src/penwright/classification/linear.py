@@ -135,7 +135,7 @@ class LinearClassifier(NamedTuple):
         """
         if not texts:
             return torch.zeros(0, len(self.coefficients.bias), dtype=torch.double)
-        logits = self.coefficients.logits(self.vectorizer.rows(texts)).double()
+        logits = self.coefficients.logits(SparseRows.of_numpy(*self.vectorizer.rows(texts))).double()
         return logits.log_softmax(-1) if self.problem == SINGLE else logits
 
     def save(self, path: Path, whole: "LinearClassifier | None" = None) -> None:
@@ -256,7 +256,7 @@ def _vectorize(texts: Sequence[str], n_labels: int) -> tuple[NgramVectorizer, Sp
     """Fit a TF-IDF vectorizer on these texts. Return it with their feature rows."""
     fewest = 1 if len(texts) <= SMALL_CORPUS else 2
     vectorizer = NgramVectorizer.fit(texts, fewest, max(1, MOST_WEIGHTS // n_labels))
-    return vectorizer, vectorizer.rows(texts)
+    return vectorizer, SparseRows.of_numpy(*vectorizer.rows(texts))
 
 
 def _affordable(

@@ -1,6 +1,7 @@
 """TF-IDF values of word and character n-grams. They depend only on the text and a stored vocabulary of hashes.
 
 N-grams are hashed to 48 bits, so that NumPy can count them without a Python loop. Collisions are rare enough to ignore.
+Exported classifiers contain a copy of this module (formats/onnx), so it needs nothing but NumPy.
 """
 
 import re
@@ -8,10 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from penwright.classification.fitting import SparseRows, stacked
 from penwright.text import BETWEEN_TEXTS
 
 Hashes = NDArray[np.uint64]
@@ -131,6 +130,14 @@ def chunks(texts: Iterable[str]) -> Iterator[list[str]]:
         yield chunk
 
 
+class TfIdf(NamedTuple):
+    """The TF-IDF values of some texts. Row i holds the `columns` and `values` from offsets[i] to offsets[i + 1]."""
+
+    columns: NDArray[np.int32]
+    values: NDArray[np.float32]
+    offsets: NDArray[np.int32]
+
+
 class NgramVectorizer(NamedTuple):
     """A vectorizer that turns texts into rows of TF-IDF values, with a vocabulary of n-grams."""
 
@@ -154,26 +161,25 @@ class NgramVectorizer(NamedTuple):
         idf = 1 + np.log((1 + len(texts)) / (1 + n_texts[kept]))
         return cls(keys[kept], idf.astype(np.float32))
 
-    def rows(self, texts: Sequence[str]) -> SparseRows:
+    def rows(self, texts: Sequence[str]) -> TfIdf:
         """Return a row of TF-IDF values for each text. N-grams outside the vocabulary are ignored.
 
         In each row, word n-grams and character n-grams are normalized separately to unit length.
         """
-        return stacked([self._rows(chunk) for chunk in chunks(texts)])
+        columns, values, lengths = zip(*map(self._rows, chunks(texts)), strict=True)
+        offsets = np.cumsum(np.concatenate([[0], *lengths]))
+        return TfIdf(np.concatenate(columns), np.concatenate(values), offsets.astype(np.int32))
 
-    def _rows(self, texts: Sequence[str]) -> SparseRows:
+    def _rows(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.float32], Indices]:
+        """Return the columns, the values and the length of each row."""
         ngrams = count_ngrams(texts)
         places = np.searchsorted(self.keys, ngrams.keys)
         known = self.keys[np.minimum(places, len(self.keys) - 1)] == ngrams.keys if len(self.keys) else places < 0
         places, groups = places[known], 2 * ngrams.rows[known] + (ngrams.keys[known] >= WORD_BIT)
         values = (1 + np.log(ngrams.counts[known])) * self.idf[places]
         values /= np.sqrt(np.bincount(groups, values * values, 2 * ngrams.n_rows))[groups]
-        offsets = np.concatenate([[0], np.cumsum(np.bincount(ngrams.rows[known], minlength=ngrams.n_rows))])
-        return SparseRows(
-            torch.from_numpy(places.astype(np.int32)),
-            torch.from_numpy(values.astype(np.float32)),
-            torch.from_numpy(offsets.astype(np.int32)),
-        )
+        lengths = np.bincount(ngrams.rows[known], minlength=ngrams.n_rows)
+        return places.astype(np.int32), values.astype(np.float32), lengths
 
 
 def _merged(counts: Sequence[tuple[Indices, Indices]]) -> tuple[Indices, Indices]:

@@ -67,8 +67,9 @@ def export(
 
     Writes the weights of the best checkpoint, and the tokenizer.
     """
+    from penwright.streams import print_message
     from penwright.workflows.export import export
 
-    export(run, to, output, precision, adapter)
+    export(run, to, output, precision, adapter, print_message)
     for path in sorted(path for path in output.rglob("*") if path.is_file()):
         print(f"{path} ({path.stat().st_size:,} bytes)")

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +11,9 @@ from torch import Tensor
 from penwright.config import ChatSettings, ModelSettings
 from penwright.errors import PenwrightError, UsageError
 from penwright.storage import saving
+
+if TYPE_CHECKING:
+    from penwright.classification.linear import LinearClassifier
 
 
 class ModelMetadata(NamedTuple):
@@ -20,6 +23,7 @@ class ModelMetadata(NamedTuple):
     licence: str | None = None
     card: str = ""  # text of README.md: the origin of an imported model
     chat: ChatSettings | None = None  # the chat template, if the model is a chat model
+    linear: "LinearClassifier | None" = None  # the n-gram classifier that a classifier is mixed with
 
 
 NO_METADATA = ModelMetadata()

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 from safetensors.torch import save_file
+from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 
 from penwright.config import ChatSettings, Precision, Task
@@ -57,6 +58,7 @@ class _Candidate(NamedTuple):
     architecture: Architecture
     config: dict[str, object]
     lost: list[str]
+    is_invalid: bool  # whether the values of some settings cannot be written in config.json
 
 
 def save_huggingface(
@@ -74,9 +76,10 @@ def save_huggingface(
     if precision == "int8":
         raise PenwrightError("huggingface supports only float32 and bfloat16. For int8, export to ctranslate2 or gguf")
     candidates = [_candidate(name, model, tokenizer, metadata.labels) for name in _classes_for(model, metadata.labels)]
-    best = min(candidates, key=lambda candidate: len(candidate.lost))
+    best = min(candidates, key=lambda candidate: (candidate.is_invalid, len(candidate.lost)))
     if best.lost:
-        hint = ". A translator can be exported to ctranslate2" if isinstance(model, EncoderDecoder) else ""
+        hints = {EncoderDecoder: ". Export the translator to ctranslate2", EncoderOnly: ". Export the model to onnx"}
+        hint = hints.get(type(model), "")
         raise PenwrightError(
             f"transformers has no class for this model, because none supports {', '.join(best.lost)}{hint}"
         )
@@ -139,8 +142,11 @@ def _candidate(name: str, model: Model, tokenizer: Tokenizer, labels: tuple[str,
     if labels:
         config["id2label"] = {str(number): label for number, label in enumerate(labels)}
         config["label2id"] = {label: number for number, label in enumerate(labels)}
-    lost = _lost_settings(wanted, config, UNUSED[task] if labels or task != "classify" else UNUSED[task] | HEAD)
-    return _Candidate(architecture, config, lost)
+    unused = UNUSED[task] if labels or task != "classify" else UNUSED[task] | HEAD
+    try:
+        return _Candidate(architecture, config, _lost_settings(wanted, config, unused), is_invalid=False)
+    except PenwrightError as error:  # transformers has no equivalent of one of our values
+        return _Candidate(architecture, config, [str(error)], is_invalid=True)
 
 
 def _rope_parameters(config: dict[str, object]) -> dict[str, object]:
@@ -168,10 +174,7 @@ def _one_or_all(ends: Iterable[int]) -> int | list[int]:
 
 def _lost_settings(wanted: dict[str, object], config: dict[str, object], unused: set[str]) -> list[str]:
     """Return the settings that an import of this config.json would not restore."""
-    try:
-        exported = settings_from_huggingface(config).settings.model_dump()
-    except PenwrightError as error:  # transformers has no equivalent of one of our values
-        return [str(error)]
+    exported = settings_from_huggingface(config).settings.model_dump()
     return [
         f"model.{key} = {value!r}"
         for key, value in wanted.items()
@@ -238,8 +241,12 @@ def _save_tokenizer(
     if not tokenizer.is_plain and isinstance(tokenizer, ForeignTokenizer):
         _save_sentencepiece(tokenizer, folder, model_type)
         return
-    tokenizer.library.save(str(folder / "tokenizer.json"))
+    library = tokenizer.library
     start, end, pad = (tokenizer.pieces[token] for token in (tokenizer.start_id, tokenizer.end_id, tokenizer.pad_id))
+    if isinstance(model, EncoderOnly) and not isinstance(tokenizer, ForeignTokenizer):
+        ids, pair = [(start, tokenizer.start_id), (end, tokenizer.end_id)], f"{start} $A {end} $B:1 {end}:1"
+        library.post_processor = TemplateProcessing(single=f"{start} $A {end}", pair=pair, special_tokens=ids)
+    library.save(str(folder / "tokenizer.json"))
     special: dict[str, object] = {"bos_token": start, "eos_token": end, "pad_token": pad}
     if isinstance(model, EncoderOnly):
         special = {"cls_token": start, "sep_token": end, "pad_token": pad}

@@ -178,6 +178,11 @@ class ForeignTokenizer(Tokenizer):
         return json.dumps(self._file, ensure_ascii=False).encode()
 
     @property
+    def plain_content(self) -> bytes:
+        """The content of a tokenizer.json that the tokenizers library reads, with the same token ids for each text."""
+        return json.dumps(_with_hidden_specials(self._plain), ensure_ascii=False).encode()
+
+    @property
     def _unknown_piece(self) -> str | None:
         model = self._plain["model"]
         if model["type"] == "Unigram":

@@ -215,6 +215,11 @@ class Tokenizer:
         """The content of the file that `save` writes."""
         return self._library.to_str(pretty=True).encode("utf-8")
 
+    @property
+    def plain_content(self) -> bytes:
+        """The content of a tokenizer.json that the tokenizers library reads, with the same token ids."""
+        return self.content
+
     def _bytes_of_all(self, pieces: Mapping[int, str]) -> list[bytes]:
         table = [b""] * self.vocab_size
         for token_id, piece in pieces.items():
@@ -283,5 +288,8 @@ def controls(tokenizer: Tokenizer) -> tuple[int, ...]:
 
 def unknown_warnings(tokenizer: Tokenizer, text: str) -> list[str]:
     """Return a list with a warning that names the characters unknown to the model; [] if all are known."""
-    unknown = [c if c.isprintable() and c != " " else f"U+{ord(c):04X}" for c in tokenizer.unknown_characters(text)]
+    unknown = [
+        "".join(c if c.isprintable() and c != " " else f"U+{ord(c):04X}" for c in part)
+        for part in tokenizer.unknown_characters(text)
+    ]
     return [f"characters the model does not know: {' '.join(unknown)}"] if unknown else []

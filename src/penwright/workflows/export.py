@@ -2,15 +2,20 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+import torch
+
+from penwright.classification.fitting import SINGLE
+from penwright.classification.mixture import ENCODER_ALONE, fit_mixture
 from penwright.config import ModelSettings, Precision
-from penwright.errors import PenwrightError, UsageError
+from penwright.errors import PenwrightError, Say, UsageError, say_nothing
 from penwright.formats.ctranslate2 import save_ctranslate2
 from penwright.formats.export import NO_METADATA, ModelMetadata, new_folder, write_card
 from penwright.formats.gguf import save_gguf
-from penwright.formats.huggingface_export import save_huggingface
+from penwright.formats.huggingface_export import architecture_for, save_huggingface
 from penwright.formats.huggingface_files import PREFIX
 from penwright.formats.onnx import save_onnx
 from penwright.formats.peft import Adapter, load_adapter, save_adapter
@@ -20,10 +25,18 @@ from penwright.model.weights import load_weights
 from penwright.run.checkpoints import Tensors
 from penwright.run.folder import CORPUS, Run
 from penwright.run.provenance import corpus_record, made_with
+from penwright.run.records import METRICS, read_records
+from penwright.tasks import RunContext, scoring_of
+from penwright.tasks.labelled import classifier_model, predictions
+from penwright.text import count
 from penwright.tokenizers import Tokenizer
+from penwright.workflows.evaluate import evaluation_context, open_corpus_of
 from penwright.workflows.load import OpenedRun, open_base, open_run
 
 Format = Literal["ctranslate2", "gguf", "huggingface", "onnx"]
+# keys of metrics.jsonl that are not scores, and the maximum number of labels to list in README.md
+COUNTERS, SHOWN = {"step", "seconds", "epoch", "targets", "skipped"}, 50
+LEAST_SCALE = 0.01  # minimum factor of calibrated logits; with 0, all labels would be equally likely
 SAVERS: dict[Format, Callable[[Model, Tokenizer, Path, Precision, ModelMetadata], None]] = {
     "ctranslate2": save_ctranslate2,
     "gguf": save_gguf,
@@ -34,13 +47,19 @@ AnyFormat = Literal[Format, "peft", "penwright"]
 
 
 def export(
-    folder: Path, to: AnyFormat, output: Path, precision: Precision = "float32", adapter: Path | None = None
+    folder: Path,
+    to: AnyFormat,
+    output: Path,
+    precision: Precision = "float32",
+    adapter: Path | None = None,
+    say: Say = say_nothing,
 ) -> None:
     """Write a run's best model to a new folder. The modules of `formats` describe the formats of other engines.
 
     "peft" writes the adapter of a LoRA run. "penwright" makes a new run, with adapters merged into the weights.
     README.md states the origin and the licence of an imported model. An `adapter` in PEFT's format is first merged into
-    the model. Raises UsageError if the run has no adapter to write.
+    the model. transformers cannot run the n-grams of a classifier. The encoder is then calibrated and exported alone.
+    Its scores are reported, and written to README.md. Raises UsageError if the run has no adapter to write.
     """
     run = open_run(folder)
     if to == "peft":
@@ -53,8 +72,13 @@ def export(
     if to == "penwright":
         with new_folder(output) as unfinished:
             _save_run(run, {name: parameter.detach() for name, parameter in model.named_parameters()}, unfinished)
-    else:
-        save_as(to, model, run.tokenizer, output, precision, _metadata(run))
+        return
+    metadata = _metadata(run)
+    if to == "huggingface" and run.recipe.model.ngrams and architecture_for(model, run.tokenizer, metadata.labels):
+        metadata = metadata._replace(card=metadata.card + _scores_without_ngrams(run, model, say))
+    elif metadata.labels:
+        metadata = metadata._replace(card=metadata.card + _classifier_card(run, to))
+    save_as(to, model, run.tokenizer, output, precision, metadata)
 
 
 def save_as(
@@ -65,15 +89,63 @@ def save_as(
     precision: Precision = "float32",
     metadata: ModelMetadata = NO_METADATA,
 ) -> None:
-    """Export a model to a new folder in the format of an engine. The folder is created only if the export succeeds.
-
-    Raises PenwrightError for a classifier that is mixed with an n-gram classifier, which other engines cannot run.
-    """
-    if to in ("huggingface", "onnx") and metadata.labels:
-        _require_no_ngrams(to, model.settings)
+    """Export a model to a new folder in the format of an engine. The folder is created only if the export succeeds."""
     with new_folder(folder) as unfinished:
         SAVERS[to](model, tokenizer, unfinished, precision, metadata)
         write_card(metadata, unfinished)
+
+
+def _classifier_card(run: OpenedRun, to: AnyFormat) -> str:
+    """Return Markdown for README.md: the labels, the held-out scores of the checkpoint, and how to use the files."""
+    labels, step = run.card.labels, run.best.step
+    records = [each for each in read_records(run.run.folder / METRICS).lines if each["step"] == step]
+    scores = {name: value for each in records for name, value in each.items() if name not in COUNTERS and value}
+    lines = [
+        f"A classifier with {count(len(labels), 'label')}: {', '.join(labels[:SHOWN])}{', ...' * (len(labels) > SHOWN)}"
+    ]
+    if scores:
+        lines.append(f"Held-out scores: {', '.join(f'{name} {value:.4g}' for name, value in scores.items())}")
+    if to == "onnx":
+        lines.append('To label texts: `pip install numpy onnxruntime tokenizers`, then `python classify.py "a text"`')
+    return "".join(f"\n{line}\n" for line in lines)
+
+
+def _scores_without_ngrams(run: OpenedRun, model: Model, say: Say) -> str:
+    """Report what a mixed classifier and its encoder alone score on the held-out texts. Return Markdown for README.md.
+
+    If the texts are missing, report that the scores are unknown.
+    """
+    say("transformers cannot run n-grams, so the encoder is exported without them. The onnx format keeps them")
+    try:
+        context = evaluation_context(run, open_corpus_of(run), model)
+    except PenwrightError as error:
+        say(f"the scores without n-grams are unknown: {error}")
+        return "\nThis is the encoder of a classifier with n-grams. Its scores without the n-grams were not measured.\n"
+    settings = run.recipe.model.model_copy(update={"ngrams": False})
+    without = replace(context, recipe=run.recipe.model_copy(update={"model": settings}))
+    mixed = scoring_of(run.recipe).evaluate(context)
+    if settings.problem_type == SINGLE:
+        _calibrate(without)
+    alone = scoring_of(run.recipe).evaluate(without)
+    rows = [(score.name, f"{score.value:.4g}", f"{other.value:.4g}") for score, other in zip(alone, mixed, strict=True)]
+    for name, score, other in rows:
+        say(f"{name} on {len(context.held_out):,} held-out texts: {score} without n-grams, {other} with them")
+    head = ("score", "this model", "with n-grams"), ("---", "---", "---")
+    table = "\n".join(f"| {' | '.join(row)} |" for row in (*head, *rows))
+    what = "This is the encoder of a classifier with n-grams, which transformers cannot run."
+    return f"\n{what} Scores on {len(context.held_out):,} held-out texts:\n\n{table}\n"
+
+
+@torch.no_grad()
+def _calibrate(context: RunContext) -> None:
+    """Scale the logits of the model, so that its probabilities fit the held-out texts. Labels do not change."""
+    model, parts = classifier_model(context), list(predictions(context))
+    outputs, truth = (torch.cat(each) for each in ([part.outputs for part in parts], [part.truth for part in parts]))
+    balanced = model.settings.balanced
+    weight, _ = fit_mixture(outputs, torch.zeros_like(outputs), truth, ENCODER_ALONE, balanced=balanced)
+    scale = weight.clamp(min=LEAST_SCALE)
+    for parameter in (*model.output.parameters(), *([model.log_prior] if balanced else [])):
+        parameter.mul_(scale)
 
 
 def _require_no_ngrams(to: AnyFormat, settings: ModelSettings) -> None:
@@ -97,7 +169,8 @@ def _metadata(run: OpenedRun) -> ModelMetadata:
     if chat is not None and "enable_thinking" in chat.template and not record.is_untrained:
         # The run was trained on answers without reasoning. Other programs would ask for reasoning by default.
         chat = chat.model_copy(update={"template": f"{{% set enable_thinking = false %}}{chat.template}"})
-    return ModelMetadata(run.card.labels, origin.licence if origin else None, card, chat)
+    linear = run.linear(whole=True) if run.recipe.model.ngrams else None
+    return ModelMetadata(run.card.labels, origin.licence if origin else None, card, chat, linear)
 
 
 def _save_adapter(run: OpenedRun, output: Path) -> None:

@@ -29,6 +29,7 @@ SAMPLE = 1_000_000  # number of characters of the new text to check against the 
 FEW_HELD_OUT = 0.05  # fraction of texts to hold out if there are few: with 16 texts per label, about one of them
 FEW_TEXTS, SMALL_SAMPLE = 500, 100_000  # number of texts and of characters whose number of tokens is checked
 FINELY_SPLIT = 1.25  # advise --add-tokens if the new text has this many times as many tokens per byte
+HEAD_SETTINGS = {"pooling", "pooler", "pooler_activation"}  # a classifier may have a different head from its base
 MOST_UNKNOWN = 0.2  # maximum share of characters that the tokenizer of the base model does not know
 
 
@@ -53,8 +54,9 @@ def with_base(settings: Table) -> Table:
     if settings["task"] != base.recipe.task:
         chosen |= {"token_dropout", "n_decoder_layers"}
     model = base.recipe.model.model_dump(exclude_none=True, exclude=chosen)
+    free = MAY_CHANGE | chosen | (HEAD_SETTINGS if settings["task"] == "classify" else set())
     for name, value in settings.get("model", {}).items():
-        if name == "size" or (name not in MAY_CHANGE | chosen and model.get(name) != value):
+        if name == "size" or (name not in free and model.get(name) != value):
             raise UsageError(f"model.{name} cannot be set: the model of {folder} keeps its size and architecture")
     if settings.get("tokenizer"):
         raise UsageError(f"[tokenizer] cannot be set: the model of {folder} keeps its tokenizer")
