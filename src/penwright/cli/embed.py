@@ -10,6 +10,8 @@ from penwright.errors import PenwrightError, UsageError
 from penwright.text import count
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from penwright.workflows.search import Hit
 
 
@@ -95,12 +97,17 @@ def search(
             _print(record, f"{_row(hit)}\t{earlier.line}\t{earlier.text}", json)
         print_message(f"{count(len(pairs), 'near-duplicate')} in {count(len(index.lines), 'line')}")
     else:
-        for number, (words, hits) in enumerate(index.clusters(n_clusters), 1):
-            if json:
-                print_json({"cluster": number, "words": words, "lines": [hit._asdict() for hit in hits]})
-                continue
+        _print_clusters(index.clusters(n_clusters), top or 3, json)
+
+
+def _print_clusters(clusters: "Sequence[tuple[tuple[str, ...], list[Hit]]]", top: int, json: bool) -> None:
+    """Print the typical words of each cluster, and its `top` most central lines (as JSON: all its lines)."""
+    for number, (words, hits) in enumerate(clusters, 1):
+        if json:
+            print_json({"cluster": number, "words": words, "lines": [hit._asdict() for hit in hits]})
+        else:
             print(f"cluster {number}, {count(len(hits), 'line')}: {', '.join(words)}")
-            print("\n".join(map(_row, hits[: top or 3])), end="\n\n")
+            print("\n".join(map(_row, hits[:top])), end="\n\n")
 
 
 def _print(record: dict[str, object], line: str, json: bool) -> None:
