@@ -33,7 +33,8 @@ def run(command: Sequence[object], folder: Path | None = None, limit: float = fl
     Caches are empty at the start, so that one run does not help the next.
     """
     begin, lines = perf_counter(), list[Line]()
-    with TemporaryDirectory() as caches:
+    # a compilation that goes on in the background may still write into the folder while it is deleted
+    with TemporaryDirectory(ignore_cleanup_errors=True) as caches:
         kept = {"PENWRIGHT_CACHE": caches, "TORCHINDUCTOR_CACHE_DIR": f"{caches}/compiled"}
         with subprocess.Popen(
             [str(part) for part in command],

@@ -9,10 +9,13 @@ import torch
 
 from penwright import losses
 from penwright.config import Recipe, Table, merge, validate
+from penwright.data.corpus import Columns, ReadingOptions
+from penwright.data.parallel import open_pairs
 from penwright.errors import PenwrightError, UsageError
 from penwright.evaluation.scores import Score
 from penwright.run.checkpoint_folder import CheckpointFolder
 from penwright.run.folder import CORPUS, Run
+from penwright.run.provenance import CorpusRecord
 from penwright.run.records import is_over_fitted
 from penwright.tasks import TASKS, generation, reading_of, translation
 from penwright.training.auto.planner import Plan
@@ -20,7 +23,7 @@ from penwright.training.observers import Observer
 from penwright.workflows import load
 from penwright.workflows import resume as resume_workflow
 from penwright.workflows import train as train_workflow
-from penwright.workflows.evaluate import evaluate, evaluation_context, open_corpus_of
+from penwright.workflows.evaluate import evaluate, evaluation_context, is_trained_on, open_corpus_of
 from penwright.workflows.load import open_run
 from penwright.workflows.plan import new_run_folder, prepare, read_recipe
 from penwright.workflows.resume import resume
@@ -204,11 +207,24 @@ def test_a_corpus_that_is_only_described_in_other_words_is_unchanged(
     monkeypatch.setattr("penwright.data.text.fingerprint_of", lambda *_, **__: "0" * 64)
     assert evaluate(trained_run) == wanted
     with pytest.raises(PenwrightError, match=r"how the data is read"):
-        evaluate(trained_run, changes={"data": {"seed": 7}})
+        evaluate(trained_run, changes={"data": {"held_out": 0.3}})
     with Path("novel.txt").open("a", encoding="utf-8") as text:
         text.write("One more line.")
     with pytest.raises(PenwrightError, match=r"novel\.txt changed since"):
         evaluate(trained_run)
+
+
+def test_a_corpus_with_another_seed_or_other_columns_is_not_unchanged(tmp_path: Path) -> None:
+    rows = [f"word {n}\tWort {n}\tmot {n}\n" for n in range(80)]
+    (tmp_path / "pairs.tsv").write_text("en\tde\tfr\n" + "".join(rows), encoding="utf-8")
+    columns = [Columns(source="en", target=target) for target in ("de", "fr")]
+    kinds = [ReadingOptions(columns[0], seed=1), ReadingOptions(columns[0], seed=2), ReadingOptions(columns[1], seed=1)]
+    same, *others = (open_pairs([tmp_path / "pairs.tsv"], reading) for reading in kinds)
+    files = [{"path": str(file.path), "sha256": file.sha256} for file in same.files]
+    record = CorpusRecord.model_validate(
+        {"fingerprint": "", "files": files, "card": {}, "report": same.report.as_dict(), "columns": same.roles}
+    )
+    assert [is_trained_on(record, corpus) for corpus in (same, *others)] == [True, False, False]
 
 
 @pytest.mark.parametrize("moved", ["../moved/novel.txt", ["../moved/novel.txt"]], ids=["a file", "a list"])

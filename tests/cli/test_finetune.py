@@ -68,7 +68,8 @@ def test_fine_tuning_starts_from_the_base_weights(
     base, run = open_run(runs / "translator"), open_run(tmp_path / "run")
     assert f"({runs / 'translator'}, before fine-tuning)" in made.stderr
     assert f"the tokenizer of {runs / 'translator'} splits this text into" in made.stderr
-    assert "--add-tokens" not in penwright("plan", corpora / "pairs.tsv", "--from", runs / "translator").stderr
+    same = penwright("plan", corpora / "pairs.tsv", "--set", f"finetuning.base={runs / 'translator'}")
+    assert (same.returncode, "--add-tokens" in same.stdout + same.stderr) == (0, False), same.stderr
     assert run.recipe.finetuning.base_sha256 == base.run.checkpoints.best()[0].weights_sha256
     assert run.tokenizer.fingerprint == base.tokenizer.fingerprint
     first = run.run.checkpoints.all()[0] if run.run.checkpoints.all()[0].step == 0 else run.run.checkpoints.first()

@@ -90,7 +90,7 @@ def save_run(ranks: Ranks, changes: Table, out: Path) -> None:
             break
     (tensors, record), weights = trainer.save(), trainer.weights()
     if trainer.saver:
-        complete = partial(run.complete_checkpoint, report.step)
+        complete = partial(run.checkpoints.complete, report.step)
         trainer.saver.start(folder_name(report.step), tensors, lambda *parts: complete(*parts, weights, record))
         assert len(list(trainer.steps())) == SHORT["steps"] // 2
         trainer.saver.wait()

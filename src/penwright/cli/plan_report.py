@@ -20,7 +20,6 @@ Form = Literal["plan", "json", "recipe"]  # what to print in a dry run (without 
 LONGEST_SIDE = 100  # in the preview, a text, source, target or label is cut to this many characters
 FEW_EXAMPLES = 50  # number of labelled texts below which a warning is printed
 RARE = 0.1  # --balance is advised if the rarest label has at most this fraction of the mean number of texts per label
-MANY_EPOCHS = 50.0  # number of epochs from which distilling two translators into one beats training one (measured)
 FEW_BYTES = 20_000  # size of the training text, in bytes, below which a warning is printed
 
 
@@ -153,11 +152,6 @@ def _problems(prepared: "Prepared") -> "Iterator[str]":
         yield (
             f"too little text: a model can only memorise {count(corpus.training_bytes, 'byte')}. "
             "To do well on new text, it needs a few hundred thousand bytes"
-        )
-    elif plan.recipe.task == "translate" and plan.epochs >= MANY_EPOCHS and plan.recipe.distillation is None:
-        yield (
-            f"better use of the time: after {amount(plan.epochs, 'epoch')}, a single translator hardly improves. "
-            "Two models, distilled into one in the same time, translate better: --ensemble 2"
         )
 
 

@@ -61,10 +61,11 @@ class Origin(BaseModel):
 
 
 class ReadingRecord(BaseModel):
-    """The numbers of examples that were read and kept, as stored in corpus.json."""
+    """What corpus.json says about reading the data: the numbers of examples, and how they were divided."""
 
     n_read: int
     n_kept: int
+    split: str  # description of the training and held-out sets, with their sizes and the seed
 
 
 class CorpusRecord(BaseModel):

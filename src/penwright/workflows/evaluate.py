@@ -1,6 +1,7 @@
 """Evaluate a trained run: open its corpus, compute scores and baselines, and measure copying from the training text."""
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -21,7 +22,7 @@ from penwright.evaluation.scores import Baseline, Mistake, Score
 from penwright.languages import Languages, languages_between
 from penwright.model import Model
 from penwright.run.folder import Run
-from penwright.run.provenance import CorpusRecord, ReadingRecord, corpus_record
+from penwright.run.provenance import CorpusRecord, corpus_record
 from penwright.tasks import (
     TASKS,
     AnyCorpus,
@@ -50,8 +51,7 @@ def open_corpus_of(opened_run: OpenedRun, paths: Sequence[str] = ()) -> AnyCorpu
     if corpus_record(opened_run.run).is_untrained:
         raise UsageError(f"{opened_run.run.folder} was imported, so it has no held-out text. Name files to use instead")
     corpus = parts.open_corpus(recipe.data.train, reading)
-    advice = "Restore the original data, or name different files to evaluate on."
-    require_unchanged(opened_run.run, opened_run.recipe, corpus, advice)
+    require_unchanged(opened_run.run, corpus, "Restore the original data, or name different files to evaluate on.")
     return corpus
 
 
@@ -89,14 +89,28 @@ def with_resolved_paths(run: Run, recipe: Recipe) -> Recipe:
     return recipe.model_copy(update={"data": data, "distillation": distillation, "finetuning": finetuning})
 
 
-def require_unchanged(run: Run, recipe: Recipe, corpus: AnyCorpus, advice: str) -> None:
-    """Raise PenwrightError unless the run was trained on this corpus, with the same held-out set.
+def is_trained_on(record: CorpusRecord, corpus: AnyCorpus) -> bool:
+    """Return whether a run with this record was trained on this corpus, with the same held-out set.
 
     Another version of Penwright may describe the chosen columns in other words, which changes the fingerprint. The
-    corpus then counts as unchanged if its files, its [data] settings and the numbers of examples are the same.
+    corpus is then the same if its files, columns, numbers of examples and split are: the numbers in its description.
     """
+    if record.fingerprint == corpus.fingerprint:
+        return True
+    before, now = record.report, corpus.report
+    return (
+        before is not None
+        and [file.sha256 for file in record.files] == [file.sha256 for file in corpus.files]
+        and record.columns == corpus.roles
+        and (before.n_read, before.n_kept) == (now.n_read, now.n_kept)
+        and re.findall(r"\d[\d.,]*", before.split) == re.findall(r"\d[\d.,]*", now.split)
+    )
+
+
+def require_unchanged(run: Run, corpus: AnyCorpus, advice: str) -> None:
+    """Raise PenwrightError unless the run was trained on this corpus, with the same held-out set."""
     before = corpus_record(run)
-    if before.fingerprint == corpus.fingerprint or _is_reworded(run, before, recipe, corpus):
+    if is_trained_on(before, corpus):
         return
     known, current = ({file.sha256 for file in before.files}, {file.sha256 for file in corpus.files})
     changed = [str(file.path) for file in corpus.files if file.sha256 not in known]
@@ -107,15 +121,6 @@ def require_unchanged(run: Run, recipe: Recipe, corpus: AnyCorpus, advice: str) 
         raise PenwrightError(f"{run.folder} was trained on {named}, not on {', '.join(changed)}. {advice}")
     what = ", ".join(changed) if changed else "how the data is read (a [data] setting, or the version of Penwright)"
     raise PenwrightError(f"{run.folder} was trained on different data: {what} changed since then. {advice}")
-
-
-def _is_reworded(run: Run, before: CorpusRecord, recipe: Recipe, corpus: AnyCorpus) -> bool:
-    """Return whether the fingerprints differ only because this version describes the corpus in other words."""
-    files = [file.sha256 for file in before.files] == [file.sha256 for file in corpus.files]
-    now = ReadingRecord(n_read=corpus.report.n_read, n_kept=corpus.report.n_kept)
-    paths = {"train", "validation", "dictionary"}
-    data, own = (each.data.model_dump(exclude=paths) for each in (recipe, run.recipe))
-    return files and before.report == now and data == own
 
 
 def evaluate(

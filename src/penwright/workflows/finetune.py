@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from penwright.workflows.load import OpenedRun, base_weights, open_base, open_ru
 
 SAMPLE = 1_000_000  # number of characters of the new text to check against the base model's tokenizer
 FEW_HELD_OUT = 0.05  # fraction of texts to hold out if there are few: with 16 texts per label, about one of them
-FEW_TEXTS, SMALL_SAMPLE = 500, 100_000  # number of texts and of characters whose number of tokens is checked
+SMALL_SAMPLE = 100_000  # number of bytes of the new text whose tokens are counted
 FINELY_SPLIT = 1.25  # advise --add-tokens if the new text has this many times as many tokens per byte
 HEAD_SETTINGS = {"pooling", "pooler", "pooler_activation"}  # a classifier may have a different head from its base
 MOST_UNKNOWN = 0.2  # maximum share of characters that the tokenizer of the base model does not know
@@ -95,7 +94,7 @@ def require_suitable(recipe: Recipe, corpus: AnyCorpus, tokenizer: Tokenizer | N
             say(note)
     if recipe.finetuning is None or base is None:
         return
-    if tokenizer is None and recipe.lora is None:
+    if tokenizer is None and recipe.lora is None and not recipe.finetuning.freeze_embeddings:
         for note in _finely_split_text(base, TASKS[recipe.task].texts(corpus)):
             say(note)
     languages, known = languages_between(corpus.names), base.card.languages
@@ -139,9 +138,14 @@ def _finely_split_text(base: OpenedRun, texts: Iterable[str]) -> Iterator[str]:
     store = kept_training_tokens(corpus_record(base.run).fingerprint, base.tokenizer, base.card.labels)
     if base.recipe.tokenizer.type not in ("bpe", "unigram") or store is None:
         return
-    sample = "\n".join(text[:SMALL_SAMPLE] for text in islice(texts, FEW_TEXTS))[:SMALL_SAMPLE]
+    n_bytes = n_tokens = 0
+    for text in texts:
+        sample = text[:SMALL_SAMPLE]
+        n_bytes, n_tokens = n_bytes + len(sample.encode()), n_tokens + len(base.tokenizer.encode(sample))
+        if n_bytes >= SMALL_SAMPLE:
+            break
     bytes_per_token = sum(map(store.n_bytes, store.columns)) / max(1, sum(map(store.n_tokens, store.columns)))
-    ratio = bytes_per_token * len(base.tokenizer.encode(sample)) / max(1, len(sample.encode()))
+    ratio = bytes_per_token * n_tokens / max(1, n_bytes)
     if ratio >= FINELY_SPLIT:
         yield (
             f"the tokenizer of {base.run.folder} splits this text into {ratio:.1f} times as many tokens as its own "
@@ -240,5 +244,5 @@ def _old_corpus(recipe: Recipe) -> AnyCorpus:
         raise PenwrightError(
             f"--keep-old needs the text that {base.run.folder} was trained on: {error}. {advice}"
         ) from None
-    require_unchanged(base.run, base.recipe, corpus, f"{advice}.")
+    require_unchanged(base.run, corpus, f"{advice}.")
     return corpus

@@ -27,6 +27,7 @@ from penwright.training.distributed.parallel import SHARDED_TASKS, ShardedSaver,
 from penwright.training.distributed.ranks import Ranks
 from penwright.training.observers import Observer, notify
 from penwright.training.trainer import Trainer
+from penwright.workflows.evaluate import is_trained_on
 from penwright.workflows.finetune import start_from_base, with_old_text
 from penwright.workflows.load import load
 
@@ -179,7 +180,7 @@ def _teachers(context: RunContext) -> list[Model]:
             raise PenwrightError(f"{folder} cannot teach this model: it has a different tokenizer")
         if type(teacher.model) is not type(context.model) or getattr(teacher, "labels", ()) != context.card.labels:
             raise PenwrightError(f"{folder} cannot teach this model: its task or its labels differ")
-        if corpus_record(Run.open(Path(folder))).fingerprint != context.corpus.fingerprint:
+        if not is_trained_on(corpus_record(Run.open(Path(folder))), context.corpus):
             raise PenwrightError(
                 f"{folder} cannot teach this model: it was trained on different data, or on texts that "
                 "are held out in this run. Train it on the same data with the same data.seed"

@@ -126,7 +126,7 @@ def _reopen_text(
     torch.manual_seed(recipe.seed)
     corpus = TASKS[recipe.task].open_corpus(recipe.data.train, reading_of(recipe, columns_of_training(run)))
     advice = "Restore the original data to resume, or train a new run with a different --run."
-    require_unchanged(run, recipe, corpus, advice)
+    require_unchanged(run, corpus, advice)
     tokenizer = Tokenizer.load(run.tokenizer_path)
     if checkpoint:
         require_shapes(checkpoint, recipe, tokenizer.vocab_size, len(corpus.labels))
