@@ -12,6 +12,9 @@ from tests.cli.conftest import QUICK, Command
 from tests.data.test_spreadsheets import save_ods, save_xlsx
 
 from penwright.classification.linear import LinearClassifier
+from penwright.cli.classify import UserTable
+from penwright.data.readers import spreadsheets
+from penwright.errors import PenwrightError
 from penwright.run.folder import LINEAR_FILE, Run
 from penwright.workflows.load import load_classifier
 
@@ -54,6 +57,16 @@ def test_spreadsheet_is_printed_with_new_columns(penwright: Command, runs: Path,
     path.with_suffix(".docx").write_bytes(path.read_bytes()[:200])
     broken = penwright("classify", runs / "classifier", "--csv", path.with_suffix(".docx"))
     assert broken.returncode == 1 and "is a Word document, not a table" in broken.stderr
+
+
+def test_table_that_would_be_huge_with_blank_cells_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "in.csv"
+    path.write_text("a,b,c,d\n" + "x\n" * 25)
+    monkeypatch.setattr(spreadsheets, "MOST_CELLS", 99)
+    with pytest.raises(PenwrightError, match=r"in.csv has more than 99 cells"):
+        UserTable.read(str(path))
+    path.write_text("a,b,c,d\n" + "x\n" * 24)
+    assert UserTable.read(str(path)).rows == [["x", "", "", ""]] * 24
 
 
 def test_delimiter_and_column_names_of_a_table_are_respected(penwright: Command, runs: Path) -> None:

@@ -1,10 +1,12 @@
 """Corpora for evaluation, and the fingerprints that keep their cached tokens apart."""
 
+import hashlib
+import json
 from pathlib import Path
 
 import pytest
 
-from penwright.data.corpus import Columns, ReadingOptions
+from penwright.data.corpus import Columns, ReadingOptions, fingerprint_of
 from penwright.data.labelled import open_evaluation_labelled, open_labelled
 from penwright.data.parallel import open_evaluation_pairs, open_pairs
 from penwright.data.text import open_evaluation_text, open_text
@@ -87,3 +89,9 @@ def test_columns_of_validation_files_change_the_fingerprint(tmp_path: Path) -> N
         validation.write_text(f"{header}\nsome text,1,some other\nsecond,0,third\n", encoding="utf-8")
         found.add(open_labelled([train], ReadingOptions(validation=[validation])).fingerprint)
     assert len(found) == 2
+
+
+def test_fingerprints_of_version_1_are_not_used_again() -> None:
+    """Version 1 dropped texts with the labels `[]`, so its cached tokens have other labels."""
+    before = hashlib.sha256(json.dumps([1, [], {"task": "labelled texts"}]).encode()).hexdigest()
+    assert fingerprint_of([], task="labelled texts") != before

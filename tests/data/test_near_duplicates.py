@@ -1,7 +1,11 @@
 """Held-out texts that are nearly the same as a training text."""
 
+from itertools import islice, repeat
 from pathlib import Path
 
+import pytest
+
+from penwright.data import near_duplicates
 from penwright.data.near_duplicates import near_duplicates_note
 from penwright.workflows.plan import prepare
 
@@ -20,6 +24,21 @@ def test_most_sequences_of_words_must_agree() -> None:
     assert not near_duplicates_note(["what is a fear of shadows"], ["what is a fear of thunder"])
     assert not near_duplicates_note(["12", "?"], ["13", "!"]), "texts without words are not compared"
     assert not near_duplicates_note([], [LONG])
+
+
+def test_every_copy_of_a_template_counts() -> None:
+    note = near_duplicates_note([LONG], [f"{LONG} {n}" for n in range(500)])
+    assert note.startswith("500 of 500 held-out texts"), "digits do not count"
+    spelled = [f"{LONG} {chr(97 + n // 26) * 3}{chr(97 + n % 26)}" for n in range(200)]
+    assert near_duplicates_note(spelled, spelled).startswith("200 of 200 held-out texts")
+
+
+def test_only_the_first_texts_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(near_duplicates, "MOST_CHARACTERS", 10 * len(LONG))
+    texts = islice(repeat(LONG), 1000)
+    assert near_duplicates_note([LONG], texts).startswith("10 of the first 10 held-out texts are nearly")
+    assert len(list(texts)) >= 900, "the other held-out texts are not kept"
+    assert near_duplicates_note([LONG], [LONG] * 10).startswith("10 of 10 held-out texts")
 
 
 def test_two_examples_are_shown(tmp_path: Path) -> None:

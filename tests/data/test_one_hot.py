@@ -48,6 +48,7 @@ def test_named_columns_may_hold_other_words(tmp_path: Path, value: tuple[str, st
     path.write_text("words,warm,wet\n" + "".join(rows), encoding="utf-8")
     corpus = open_labelled([path], ReadingOptions(Columns(label=("warm", "wet"))))
     assert {each.labels for each in corpus.training} <= {(), ("warm",), ("wet",), ("warm", "wet")}
+    assert len(corpus.training) + len(corpus.held_out) == 40, "a text without labels is kept"
     assert corpus.label_counts["warm"] + sum("warm" in each.labels for each in corpus.held_out) in (19, 20)
 
 
@@ -55,6 +56,36 @@ def test_exactly_one_label_in_each_row_is_a_class(tmp_path: Path) -> None:
     path = write(tmp_path, "text,sports,business", "{text},{a},{not_a}")
     corpus = open_labelled([path], ReadingOptions(Columns(label=("sports", "business"))))
     assert corpus.label_kind == LabelKind() and corpus.labels == ("business", "sports")
+
+
+def test_rows_that_nobody_labelled_are_dropped(tmp_path: Path) -> None:
+    path = write(tmp_path, "text,sports,business", "{text},{a},{not_a}")
+    path.write_text(path.read_text() + "".join(f"not yet read {n},,\n" for n in range(5)))
+    corpus = open_labelled([path], ReadingOptions(Columns(label=("sports", "business"))))
+    assert corpus.label_kind == LabelKind() and corpus.labels == ("business", "sports")
+    assert any("5 dropped: the label is missing" in line for line in corpus.report.lines())
+
+
+def test_label_that_is_too_rare_for_the_sample_is_learned(tmp_path: Path) -> None:
+    path = write(tmp_path, "text,threat,insult,joke,rare,lang", "{text},{b},{c},{b},0,0", n=4001)
+    lines = [line if n % 8 != 2 else line[:-3] + "1,0" for n, line in enumerate(path.read_text().splitlines())]
+    path.write_text("\n".join(lines) + "\n")
+    corpus = open_labelled([path])
+    assert set(corpus.labels) == {"threat", "insult", "joke", "rare"}
+
+
+def test_missing_label_column_is_not_taken_for_absent_labels(tmp_path: Path) -> None:
+    path = write(tmp_path, "text,is_toxic,is_threat", "{text},{a},{b}")
+    corpus = open_labelled([path])
+    reading = ReadingOptions(Columns(as_trained=corpus.roles, label_kind=corpus.label_kind))
+    with pytest.raises(PenwrightError, match=r"no column 'is_threat', which was the label.*text, is_toxic\. Choose"):
+        open_evaluation_labelled([write(tmp_path, "text,is_toxic", "{text},{a}")], reading)
+
+
+def test_texts_without_any_label_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, "text,toxic,threat", "{text},0,0")
+    with pytest.raises(PenwrightError, match=r"no training text has a label \(label columns: toxic, threat\)"):
+        open_labelled([path], ReadingOptions(Columns(label=("toxic", "threat"))))
 
 
 @pytest.mark.parametrize(

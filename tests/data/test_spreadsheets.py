@@ -2,6 +2,7 @@
 
 from datetime import date, datetime
 from pathlib import Path
+from zipfile import ZipFile
 
 import odfdo
 import openpyxl
@@ -10,6 +11,7 @@ import pytest
 from penwright.data.detection import detect_task
 from penwright.data.files import examine
 from penwright.data.labelled import open_labelled
+from penwright.data.readers import spreadsheets
 from penwright.data.readers.spreadsheets import read_sheet
 from penwright.data.readers.tables import open_table
 from penwright.errors import PenwrightError
@@ -53,6 +55,41 @@ def test_rows_of_a_sheet_include_blank_ones_between_others(tmp_path: Path, save)
     path = tmp_path / f"a.{save.__name__[-4:].strip('_')}"
     save(path, [["text", "id"], ["one", 1], [None, None], [None, None], ["two"], [None, None]])
     assert read_sheet(path, path.suffix[1:]) == [["text", "id"], ["one", "1"], [], [], ["two"]]
+
+
+def replace_in(path: Path, part: str, old: str, new: str) -> None:
+    """Replace text in an XML part of a spreadsheet."""
+    with ZipFile(path) as opened:
+        parts = {name: opened.read(name) for name in opened.namelist()}
+    assert old.encode() in parts[part]
+    with ZipFile(path, "w") as opened:
+        for name, content in parts.items():
+            opened.writestr(name, content.replace(old.encode(), new.encode()) if name == part else content)
+
+
+@pytest.mark.parametrize("suffix", ["xlsx", "ods"])
+def test_too_many_rows_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
+    path = tmp_path / f"a.{suffix}"
+    if suffix == "xlsx":
+        save_xlsx(path, [["text"], ["one"]])
+        replace_in(path, "xl/worksheets/sheet2.xml", 'r="2"', 'r="2000000000"')
+    else:
+        save_ods(path, [["text"], *[[None], ["one"]] * 3])
+        blank, many = "<table:table-row>", '<table:table-row table:number-rows-repeated="900">'
+        replace_in(path, "content.xml", blank, many)
+    monkeypatch.setattr(spreadsheets, "MOST_ROWS", 2000)
+    for read in (lambda: read_sheet(path, suffix), lambda: examine(path)):
+        with pytest.raises(PenwrightError, match=r"'Data' has more than 2,000 rows, blank ones included. Split it"):
+            read()
+
+
+@pytest.mark.parametrize("save", [save_xlsx, save_ods])
+def test_too_many_cells_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, save) -> None:
+    path = tmp_path / f"a.{save.__name__[-4:].strip('_')}"
+    save(path, [["text"], *[[*[None] * 50, "far"]] * 10])
+    monkeypatch.setattr(spreadsheets, "MOST_CELLS", 100)
+    with pytest.raises(PenwrightError, match="more than 100 cells, blank ones included"):
+        read_sheet(path, path.suffix[1:])
 
 
 def test_cells_are_read_as_displayed(tmp_path: Path) -> None:

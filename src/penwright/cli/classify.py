@@ -231,7 +231,10 @@ class UserTable(NamedTuple):
     @classmethod
     def _of(cls, path: str, every: Sequence[list[str]], delimiter: str, advice: str) -> "UserTable":
         """Return a table with these rows, the header first. `advice` says how to mend a row that is too long."""
+        from penwright.data.readers.spreadsheets import require_few_cells
+
         header, *rows = every or [[]]
+        require_few_cells(path, len(rows) * len(header))
         if not any(header):
             raise PenwrightError(f"{path} has no header line. Insert a first line that names the columns")
         for number, row in enumerate(rows, start=2):

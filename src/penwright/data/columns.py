@@ -1,6 +1,6 @@
 """The choice of the source, target, text and label columns: set by the user, known from training, or guessed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import NamedTuple
 
@@ -168,25 +168,33 @@ def _known(table: Table, columns: Columns, key: str) -> tuple[int, ...]:
     requested = requested_columns(columns, key)
     if requested:
         return tuple(find_column(table, each) for each in requested)
-    return tuple(_as_trained(table, columns.as_trained, key))
+    return _as_trained(table, columns.as_trained.get(key, ()), key)
 
 
-def _as_trained(table: Table, roles: Roles, key: str) -> Iterator[int]:
-    """Yield the columns used in training, by name if this table has a header, and otherwise by number."""
+def _as_trained(table: Table, trained: Sequence[tuple[str, int]], key: str) -> tuple[int, ...]:
+    """Return the columns used in training, by name if this table has a header, and otherwise by number.
+
+    Raises PenwrightError if only some of them are there, or if none is and no name suggests another.
+    """
     without_header = table.columns == tuple(str(number) for number in range(1, len(table.columns) + 1))
     lowered = [name.casefold() for name in table.columns]
-    for name, number in roles.get(key, ()):
+    found, missing = [], []
+    for name, number in trained:
         if name in table.columns:
-            yield table.columns.index(name)
+            found.append(table.columns.index(name))
         elif name.casefold() in lowered:
-            yield lowered.index(name.casefold())
+            found.append(lowered.index(name.casefold()))
         elif (without_header or name.isdecimal()) and number <= len(table.columns):
-            yield number - 1
-        elif not _is_clear_by_name(table, key):
-            raise PenwrightError(
-                f"{table.name} has no column '{name}', which was the {key} in training; "
-                f"its columns are: {', '.join(table.columns)}. Choose the {key} column: --set data.{key}=..."
-            )
+            found.append(number - 1)
+        else:
+            missing.append(name)
+    if missing and (found or not _is_clear_by_name(table, key)):
+        which, was = ("column", "was") if len(missing) == 1 else ("columns", "were")
+        raise PenwrightError(
+            f"{table.name} has no {which} {', '.join(map(repr, missing))}, which {was} the {key} in training; "
+            f"its columns are: {', '.join(table.columns)}. Choose the {key} column: --set data.{key}=..."
+        )
+    return tuple(found)
 
 
 def _is_clear_by_name(table: Table, key: str) -> bool:

@@ -131,7 +131,7 @@ def _from_table(table: Table, columns: Columns) -> RowSource:
     """Return the rows of a table as labelled texts."""
     chosen = labelled_columns(table, columns)
     texts, labels = chosen.indices["text"], chosen.indices["label"]
-    one_hot = OneHotTable(table, labels) if len(labels) > 1 else None
+    one_hot = OneHotTable.of(table, labels, chosen.profiles) if len(labels) > 1 else None
     are_pairs = len(texts) == 2 and columns.text_pairs is not False
     if columns.text_pairs and not are_pairs:
         raise PenwrightError(

@@ -183,14 +183,17 @@ def label_key(label: str) -> str:
 def count_labels(corpus: Corpus[Labelled], held_out: Set[str]) -> dict[str, int]:
     """Return the labels of the training set in order, with their counts.
 
-    Raises PenwrightError if there is only one label, or if a held-out text has a label that no training text has.
+    Raises PenwrightError if there are fewer than two labels, or if a held-out text has a label that no training text
+    has.
     """
     counts = Counter(label for example in corpus.training for label in example.labels)
     labels = sorted(counts, key=_label_order)
-    if len(labels) == 1:
+    if len(labels) < 2:
+        columns = ", ".join(name for name, _ in corpus.roles.get("label", ()))
+        found = f"all texts have the label '{labels[0]}'" if labels else "no training text has a label"
+        where = f" (label columns: {columns})" if columns and not labels else ""
         raise PenwrightError(
-            f"{corpus.files[0].path}: all texts have the label '{labels[0]}'; "
-            "a classifier needs at least two different labels"
+            f"{corpus.files[0].path}: {found}{where}; a classifier needs at least two different labels"
         )
     unknown = sorted(held_out - set(labels), key=_label_order)
     if unknown:

@@ -9,52 +9,68 @@ from penwright.text import BETWEEN_TEXTS, brief, count
 WORDS = re.compile(r"[^\W\d_]+")
 SHINGLE = 4  # number of words in a shingle
 SIMILAR = 0.6  # minimum share of the shingles of two texts that both have (Jaccard similarity)
-MOST_CHARACTERS = 20_000_000  # maximum number of characters of training texts to compare
-MOST_OWNERS = 50  # maximum number of held-out texts to look up for a shingle, which may be boilerplate
+MOST_CHARACTERS = 5_000_000  # maximum number of characters to compare, of training texts and of held-out texts
+MOST_OWNERS = 20  # maximum number of sets of shingles to look up for a shingle, which may be boilerplate
 N_EXAMPLES = 2
 ADVICE = "so the scores may be too optimistic. If a column says which texts belong together, name it: --group COLUMN"
+Shingles = frozenset[int]  # the hashes of all sequences of SHINGLE words in a text
 
 
 def near_duplicates_note(training: Iterable[str], held_out: Iterable[str]) -> str:
     """Return a note on held-out texts that are nearly the same as a training text; "" if there are none.
 
     Two texts are nearly the same if at least 60 % of their sequences of four words are in both. Case, digits and
-    punctuation do not count.
+    punctuation do not count. Of large corpora, only the first texts are compared.
     """
-    texts = list(held_out)
-    shingles = [_shingles(text) for text in texts]
-    owners: dict[str, list[int]] = {}
-    for number, own in enumerate(shingles):
-        for shingle in own:
-            owners.setdefault(shingle, []).append(number)
-    found: dict[int, str] = {}
-    for text in _first_characters(training):
-        own = _shingles(text)
-        common = Counter(number for shingle in own for number in owners.get(shingle, ())[:MOST_OWNERS])
-        for number, n_common in common.items():
-            if n_common >= SIMILAR * (len(own) + len(shingles[number]) - n_common):
-                found.setdefault(number, text)
+    left = iter(held_out)
+    texts: dict[Shingles, list[str]] = {}
+    for text in _first_characters(left):
+        texts.setdefault(_shingles(text), []).append(text)
+    is_all = next(left, None) is None
+    found = _found(training, texts)
     if not found:
         return ""
-    pairs = (f"{_shown(text)} and {_shown(texts[number])}" for number, text in list(found.items())[:N_EXAMPLES])
-    are = "is" if len(found) == 1 else "are"
-    nearly = f"{len(found):,} of {count(len(texts), 'held-out text')} {are} nearly the same as a training text"
-    return f"{nearly} (such as {'; '.join(pairs)}), {ADVICE}"
+    pairs = [(found[each], same[0]) for each, same in texts.items() if each in found][:N_EXAMPLES]
+    examples = "; ".join(f"{_shown(one)} and {_shown(other)}" for one, other in pairs)
+    n_found, n_texts = (sum(len(texts[each]) for each in some) for some in (found, texts))
+    of = f"{n_found:,} of {'' if is_all else 'the first '}{count(n_texts, 'held-out text')}"
+    are = "is" if n_found == 1 else "are"
+    return f"{of} {are} nearly the same as a training text (such as {examples}), {ADVICE}"
 
 
-def _shingles(text: str) -> set[str]:
+def _found(training: Iterable[str], held_out: Iterable[Shingles]) -> dict[Shingles, str]:
+    """Return the held-out sets of shingles that a training text nearly has, with the first such text."""
+    owners: dict[int, list[Shingles]] = {}
+    for each in held_out:
+        for shingle in each:
+            owners.setdefault(shingle, []).append(each)
+    found: dict[Shingles, str] = {}
+    for text in _first_characters(training):
+        own = _shingles(text)
+        common = Counter(each for shingle in own for each in owners.get(shingle, ())[:MOST_OWNERS])
+        for each, n_common in common.items():
+            if n_common >= SIMILAR * (len(own) + len(each) - n_common):
+                found[each] = text
+                for shingle in each:  # so that the next training text meets others
+                    owners[shingle].remove(each)
+    return found
+
+
+def _shingles(text: str) -> Shingles:
     words = WORDS.findall(text.lower())
-    return {" ".join(words[start : start + SHINGLE]) for start in range(max(1, len(words) - SHINGLE + 1))} - {""}
+    if len(words) < SHINGLE:
+        return frozenset([hash(tuple(words))] if words else [])
+    return frozenset(map(hash, zip(*(words[start:] for start in range(SHINGLE)), strict=False)))
 
 
 def _first_characters(texts: Iterable[str]) -> Iterator[str]:
-    """Yield texts until MOST_CHARACTERS characters have been read."""
-    n_characters = 0
+    """Yield texts until MOST_CHARACTERS characters have been read. The last text may be cut."""
+    left = MOST_CHARACTERS
     for text in texts:
-        n_characters += len(text)
-        if n_characters > MOST_CHARACTERS:
+        yield text[:left]
+        left -= len(text)
+        if left <= 0:
             return
-        yield text
 
 
 def _shown(text: str) -> str:

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from io import BufferedIOBase
+from itertools import repeat
 from pathlib import Path
 from typing import Any, BinaryIO
 from zipfile import ZipFile
@@ -12,6 +13,8 @@ from zipfile import ZipFile
 from penwright.data.readers.archives import XmlTarget, open_zip, parse_xml
 from penwright.errors import PenwrightError, import_extra
 
+MOST_ROWS = 1 << 20  # maximum number of rows of a sheet, as in Excel
+MOST_CELLS = 50_000_000  # maximum number of cells of a sheet that is read as a whole
 MOST_REPEATED = 1000  # maximum number of repetitions of a cell or row in an OpenDocument spreadsheet
 TABLE = "{urn:oasis:names:tc:opendocument:xmlns:table:1.0}"
 OFFICE = "{urn:oasis:names:tc:opendocument:xmlns:office:1.0}"
@@ -23,10 +26,12 @@ def read_sheet(path: Path, format_name: str) -> list[Cells]:
     """Return the rows of the first sheet with content. Blank rows between others are kept."""
     with path.open("rb") as file, open_zip(file, str(path)) as opened:
         rows = _rows(file, opened, str(path), format_name)
-        found, sheet = list[Cells](), None
+        found, sheet, n_cells = list[Cells](), None, 0
         for name, row in rows:
             sheet = name if sheet is None and row else sheet
             if name == sheet:
+                n_cells += len(row)
+                require_few_cells(str(path), n_cells)
                 found.append(row)
     while found and not found[-1]:
         found.pop()
@@ -35,8 +40,21 @@ def read_sheet(path: Path, format_name: str) -> list[Cells]:
     return found
 
 
+def require_few_cells(name: str, n_cells: int) -> None:
+    """Raise PenwrightError if a table has more than MOST_CELLS cells."""
+    if n_cells > MOST_CELLS:
+        raise PenwrightError(f"{name} has more than {MOST_CELLS:,} cells, blank ones included. Split the table")
+
+
 def _rows(file: BinaryIO | BufferedIOBase, opened: ZipFile, name: str, format_name: str) -> Iterator[tuple[str, Cells]]:
-    return _xlsx_rows(file, name) if format_name == "xlsx" else parse_xml(opened, "content.xml", name, _Sheets())
+    """Yield the rows of all sheets with the sheet's name. Raises PenwrightError if a sheet has too many rows."""
+    last, number = "", 0
+    for sheet, row in _xlsx_rows(file, name) if format_name == "xlsx" else _ods_rows(opened, name):
+        number = number + 1 if sheet == last else 1
+        last = sheet
+        if number > MOST_ROWS:
+            raise PenwrightError(f"{name}: '{sheet}' has more than {MOST_ROWS:,} rows, blank ones included. Split it")
+        yield sheet, row
 
 
 def sheet_lines(file: BufferedIOBase, name: str, format_name: str) -> Iterator[str]:
@@ -84,6 +102,11 @@ def _xlsx_rows(file: BinaryIO | BufferedIOBase, name: str) -> Iterator[tuple[str
             ) from None
 
 
+def _ods_rows(opened: ZipFile, name: str) -> Iterator[tuple[str, Cells]]:
+    for sheet, row, times in parse_xml(opened, "content.xml", name, _Sheets()):
+        yield from repeat((sheet, row), times)
+
+
 def _shown(value: Any) -> str:
     """Return a cell as people read it: whole numbers without a decimal point, dates in ISO 8601."""
     match value:
@@ -105,8 +128,8 @@ def _trimmed(cells: Cells) -> Cells:
     return cells[:last]
 
 
-class _Sheets(XmlTarget[tuple[str, Cells]]):
-    """A parser target that collects the rows of all sheets in an OpenDocument spreadsheet."""
+class _Sheets(XmlTarget[tuple[str, Cells, int]]):
+    """A parser target that collects the rows of all sheets in an OpenDocument spreadsheet, with their repetitions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -148,7 +171,7 @@ class _Sheets(XmlTarget[tuple[str, Cells]]):
                 self.cell = []
             case "table-row":
                 cells = _trimmed(self.cells)
-                self.items += [(self.sheet, cells)] * min(self.times["row"], MOST_REPEATED)
+                self.items.append((self.sheet, cells, min(self.times["row"], MOST_REPEATED)))
 
 
 def _repetitions(attributes: Mapping[str, str], which: str) -> int:
