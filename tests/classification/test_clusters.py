@@ -5,7 +5,7 @@ import pytest
 from jaxtyping import Float
 
 from penwright.classification.clusters import MOST_CLUSTERS, find_clusters, near_duplicates
-from penwright.errors import UsageError
+from penwright.errors import PenwrightError, UsageError
 
 SUBJECTS = (("ship harbour", 30), ("oven bread", 20), ("goal striker", 10))
 TEXTS = [f"the {words} number {number}" for words, n in SUBJECTS for number in range(n)]
@@ -56,3 +56,11 @@ def test_bounds_are_named() -> None:
         find_clusters(vectors_of(0.1), TEXTS, 31)
     alike = np.ones((20, 4), dtype=np.float32) / 2
     assert [len(each.rows) for each in find_clusters(alike, [str(n) for n in range(20)])] == [20]
+
+
+def test_vectors_of_a_diverged_model_are_refused() -> None:
+    vectors = vectors_of(0.02)
+    vectors[7] = np.nan
+    for compare in (find_clusters, near_duplicates):
+        with pytest.raises(PenwrightError, match="training diverged"):
+            compare(vectors, TEXTS)

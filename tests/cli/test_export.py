@@ -13,6 +13,8 @@ import pytest
 import torch
 
 from penwright import load
+from penwright.workflows.export import _classifier_card
+from penwright.workflows.load import open_run
 
 from .conftest import QUICK, Command
 
@@ -150,6 +152,17 @@ def test_classifier_with_ngrams_is_exported_to_transformers_without_them(
     done = penwright("export", tmp_path / "run", "--to", "huggingface", "--output", tmp_path / "again")
     assert done.returncode == 0 and "the scores without n-grams are unknown" in done.stderr
     assert "not measured" in (tmp_path / "again" / "README.md").read_text(encoding="utf-8")
+
+
+def test_scores_in_the_card_are_numbers_of_the_exported_model(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "classifier", tmp_path / "run")
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    lines = [json.loads(line) | {"accuracy": 0, "of": "a stranger"} for line in metrics.read_text("utf-8").splitlines()]
+    metrics.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+    run = open_run(tmp_path / "run")
+    card = _classifier_card(run, "onnx", with_scores=True)
+    assert "Held-out scores: " in card and "accuracy 0" in card and "stranger" not in card
+    assert "Held-out scores" not in _classifier_card(run, "onnx", with_scores=False)
 
 
 def test_classifier_without_a_class_in_transformers_is_refused(penwright: Command, runs: Path, tmp_path: Path) -> None:

@@ -220,8 +220,9 @@ def test_classifier_is_fine_tuned_keeping_its_head(
     assert penwright_package.load(run).classify("a fine film")[0].label in ("good", "bad")
 
 
+@pytest.mark.parametrize("lora", [(), ("--lora", 2)])
 def test_classifier_may_get_a_different_head_from_its_base(
-    penwright: Command, runs: Path, corpora: Path, tmp_path: Path
+    penwright: Command, runs: Path, corpora: Path, tmp_path: Path, lora: Sequence[object]
 ) -> None:
     run = tmp_path / "run"
     options = ["--steps", 3, "--run", run, *settings("--set", "model.pooling=first", "--set", "model.pooler=true")]
@@ -230,6 +231,12 @@ def test_classifier_may_get_a_different_head_from_its_base(
     recipe = open_run(run).recipe
     assert (recipe.model.pooling, recipe.model.pooler) == ("first", True)
     assert "pooler.weight" in open_run(run).weights()
+    again = tmp_path / "again"  # the head of `run` was fitted to other vectors than those of a mean
+    options = ["--steps", 3, "--run", again, *settings("--set", "model.pooling=mean", "--set", "model.pooler=false")]
+    made = penwright("train", corpora / "labels.csv", "--from", run, *options, *lora)
+    assert made.returncode == 0 and "head: fitted on the frozen embeddings" in made.stderr, made.stderr
+    assert "pooler.weight" not in open_run(again).weights()
+    assert penwright_package.load(again).classify("a fine film")[0].label in ("good", "bad")
 
 
 @pytest.mark.parametrize(

@@ -222,8 +222,9 @@ def test_exported_script_runs_alone(exported) -> None:
     packages = {name.split(".")[0] for name in names} - sys.stdlib_module_names
     assert packages == {"numpy", "onnxruntime", "tokenizers"}
     text = "abc\tç a" if classifier.reads_pairs else "ç a"
-    command = [sys.executable, "-I", folder / "classify.py"]
-    done = subprocess.run(command, input=f"{text}\n".encode(), capture_output=True, check=True)
+    command = [sys.executable, "-P", folder / "classify.py"]
+    environment = {"PYTHONIOENCODING": "ascii"}  # as with a locale that cannot print the text
+    done = subprocess.run(command, input=f"{text}\n".encode(), capture_output=True, check=True, env=environment)
     (result,) = classifier.classify([text])
     found = [f"{result.score:.4g}"] if result.score is not None else ["|".join(result.labels or [str(result.label)])]
     assert done.stdout.decode().startswith("\t".join(found)) and done.stdout.decode().endswith(f"\t{text}\n")

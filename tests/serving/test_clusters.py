@@ -1,13 +1,17 @@
 """The route and the screen of clusters and near-duplicates."""
 
 import json
+import threading
 from pathlib import Path
+from time import sleep
 from typing import Any
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
 
 from penwright.classification.clusters import find_clusters, near_duplicates
+from penwright.serving import clusters
 
 TEXTS = [f"a {word} film number {n} {'xyzw'[n % 4] * (n + 3)}" for n in range(12) for word in ("fine", "dull")]
 
@@ -44,6 +48,34 @@ def test_held_out_texts_are_compared_without_texts(server: Any, runs: Path, kind
     assert sorted(row for each in answer["clusters"] for row in each["rows"]) == [*range(len(answer["texts"]))]
 
 
+def test_held_out_texts_are_read_once_and_not_on_the_models_thread(
+    start_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads, read = [], clusters.open_corpus_of
+    monkeypatch.setattr(
+        clusters, "open_corpus_of", lambda run: threads.append(threading.current_thread().name) or read(run)
+    )
+    address = start_server(max_texts=11).address
+    for n in (2, 3):
+        assert len(events_of(address, {"model": "classifier", "n": n})[-1][1]["texts"]) == 11, "the limit is kept"
+    assert len(threads) == 1 and threads[0].startswith("penwright-build-")
+    with pytest.raises(HTTPError) as refused:
+        events_of(address, {"model": "classifier", "texts": TEXTS})
+    assert refused.value.code == 413 and b"the limit is 11" in refused.value.read()
+
+
+def test_lines_are_cut_and_joined_across_chunks() -> None:
+    chunks = ["a", "b\n \nc", "d\n" + "e" * 900, *["f"] * 5000, "\n\ng"]
+    assert [*clusters._lines(chunks, lambda: None)] == ["ab", "cd", "e" * 900 + "f" * 100, "g"]
+
+
+def test_deadline_applies_to_all_parts_together(start_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clusters, "_embed", lambda *_: sleep(0.2))
+    address, texts = start_server(deadline_seconds=0.7).address, [f"{n} " + "x" * 990 for n in range(60)]
+    name, said = events_of(address, {"model": "classifier", "texts": texts})[-1]
+    assert name == "error" and "deadline_seconds" in said["message"]
+
+
 @pytest.mark.parametrize(
     ("body", "status", "said"),
     [
@@ -62,7 +94,7 @@ def test_bad_requests_are_refused(call_api: Any, body: object, status: int, said
 @pytest.mark.parametrize("width", [1440, 390])
 def test_screen_shows_clusters_and_near_duplicates(visit: Any, width: int) -> None:
     page = visit("#/clusters?model=classifier&n=2", width=width)
-    page.fill("textarea", "\n".join([*TEXTS, TEXTS[4], "w" * 700]))
+    page.fill("textarea", "\n".join([*TEXTS, TEXTS[4], "w" * 999 + "🎬"]))  # cut within the pair of UTF-16 units
     page.click("button:has-text('Find clusters')")
     page.wait_for_selector(".cards .card")
     assert page.locator(".cards .card").count() == 2

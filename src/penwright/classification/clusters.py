@@ -10,6 +10,7 @@ from zlib import crc32
 import numpy as np
 from jaxtyping import Float, Int64
 
+from penwright.decoding.batches import diverged
 from penwright.errors import UsageError
 from penwright.text import WITHOUT_SPACES, words
 
@@ -48,19 +49,23 @@ class NearDuplicate(NamedTuple):
     earlier: int  # index of the most similar earlier text
 
 
-def require_enough(texts: Sequence[str]) -> None:
-    """Raise UsageError if there are fewer than FEWEST_TEXTS different texts."""
-    n = len(set(texts))
-    if n < FEWEST_TEXTS:
-        raise UsageError(f"there are only {n} different texts. Give at least {FEWEST_TEXTS}")
+def require_enough(texts: Sequence[str], n: int | None = None) -> None:
+    """Raise UsageError if there are fewer than FEWEST_TEXTS different texts, or if `n` clusters are not possible."""
+    if n is not None and not 2 <= n <= MOST_CLUSTERS:
+        raise UsageError(f"{n} clusters are not possible. Choose a number from 2 to {MOST_CLUSTERS}")
+    n_different = len(set(texts))
+    if n_different < FEWEST_TEXTS:
+        raise UsageError(f"there are only {n_different} different texts. Give at least {FEWEST_TEXTS}")
 
 
 def centered(vectors: Vectors, texts: Sequence[str]) -> Vectors:
     """Subtract the mean vector, since the vectors of an encoder often share a component; return unit vectors.
 
-    Raises UsageError if there are fewer than FEWEST_TEXTS different texts.
+    Raises UsageError if there are fewer than FEWEST_TEXTS different texts, PenwrightError for vectors with NaN.
     """
     require_enough(texts)
+    if not np.isfinite(vectors).all():
+        raise diverged()
     distinct = list({text: row for row, text in enumerate(texts)}.values())
     return _unit(vectors - vectors[distinct].mean(0))
 
@@ -70,8 +75,7 @@ def find_clusters(vectors: Vectors, texts: Sequence[str], n: int | None = None, 
 
     By default, `n` is the largest number of clusters whose silhouette (Rousseeuw 1987) is close to the best.
     """
-    if n is not None and not 2 <= n <= MOST_CLUSTERS:
-        raise UsageError(f"{n} clusters are not possible. Choose a number from 2 to {MOST_CLUSTERS}")
+    require_enough(texts, n)
     rng, points = np.random.default_rng(seed), centered(vectors, texts)
     sample = points if len(points) <= SAMPLED else points[rng.permutation(len(points))[:SAMPLED]]
     tried = [n] if n else range(2, min(MOST_TRIED, max(2, len(sample) // ENOUGH_TEXTS)) + 1)

@@ -135,6 +135,8 @@ def _is_blank(text: str) -> bool:
 
 def main() -> None:
     """Print the label, its probability and the text, separated by tabs, for each argument or line."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", errors="replace")
     texts = sys.argv[1:] or [line.rstrip("\n") for line in TextIOWrapper(sys.stdin.buffer, encoding="utf-8")]
     for text, result in zip(texts, OnnxClassifier().classify(texts), strict=True):
         labels = result.get("labels", [result["label"]] if result["label"] is not None else [])

@@ -18,12 +18,11 @@ from penwright.data.corpus import Document, Labelled
 from penwright.errors import PenwrightError, UsageError
 from penwright.serving.errors import ERROR_RESPONSES, RequestTooLarge, status_and_message
 from penwright.serving.fields import MAX_ENTRIES, Limits, ModelRequest, Name, Registry, Text, check_lengths
-from penwright.serving.model_worker import ModelWorker
+from penwright.serving.model_worker import Check, ModelWorker
 from penwright.serving.writing import event
 from penwright.tasks.context import AnyPart
 from penwright.text import BETWEEN_TEXTS
 from penwright.workflows.evaluate import open_corpus_of
-from penwright.workflows.load import OpenedRun
 
 router = APIRouter(responses=ERROR_RESPONSES)
 MOST_TEXTS = 2000  # maximum number of texts to compare
@@ -32,6 +31,7 @@ STEP_CHARACTERS = 5000  # approximate number of characters to embed before other
 MOST_DRAWN = 50_000  # the sample of held-out texts or lines is drawn from the first ones of a run
 # The latest texts of each model, and their vectors: another number of clusters needs no new vectors.
 _latest: "WeakKeyDictionary[ModelWorker, tuple[tuple[str, ...], Vectors]]" = WeakKeyDictionary()
+_held_out: "WeakKeyDictionary[ModelWorker, list[str]]" = WeakKeyDictionary()  # the sample of each model
 
 
 class ClustersRequest(ModelRequest):
@@ -78,52 +78,69 @@ class ClustersAnswer(BaseModel):
 @router.post("/clusters", response_model=ClustersAnswer)
 async def clusters(body: ClustersRequest, registry: Registry, limits: Limits) -> StreamingResponse:
     """Find clusters by topic and near-duplicates. Send events: `progress`, and `done` with the answer, or `error`."""
-    worker = registry.embedder(body.model)
-    if body.texts is not None and len(body.texts) > MOST_TEXTS:
-        raise RequestTooLarge(f"the request has {len(body.texts):,} texts, but the limit is {MOST_TEXTS:,}. Send fewer")
+    until = asyncio.get_running_loop().time() + limits.deadline_seconds
+    worker, is_set = registry.embedder(body.model), "max_texts" in limits.model_fields_set
+    most = min(MOST_TEXTS, limits.max_texts) if is_set else MOST_TEXTS  # the default is for texts that are not cut
+    if body.texts is not None and len(body.texts) > most:
+        raise RequestTooLarge(f"the request has {len(body.texts):,} texts, but the limit is {most:,}. Send fewer")
     check_lengths(body.texts or [], limits)
-    given = body.texts if body.texts is not None else await worker.run(lambda: _held_out_texts(worker.opened))
-    texts = tuple(text[:MOST_CHARACTERS] for text in given if not is_blank(text))
+    given = body.texts
+    if given is None:
+        given = await worker.build(partial(_held_out_texts, worker, most), limits.deadline_seconds)
+    texts = tuple(text[:MOST_CHARACTERS] for text in given if not is_blank(text[:MOST_CHARACTERS]))
     require_enough(texts)
-    return StreamingResponse(_events(worker, texts, body.n), media_type="text/event-stream")
+    return StreamingResponse(_events(worker, texts, body.n, until), media_type="text/event-stream")
 
 
-def _held_out_texts(opened: OpenedRun) -> list[str]:
+def _held_out_texts(worker: ModelWorker, most: int, check: Check) -> list[str]:
     """Return a random sample of the held-out texts of a run, or of the lines of held-out running text, in order."""
-    if opened.recipe.task not in ("classify", "encode", "generate"):
-        raise UsageError(f"{opened.run.folder.name} has no held-out texts to compare. Paste texts of your own")
-    found = list(islice(_texts(open_corpus_of(opened).held_out), MOST_DRAWN))
-    kept = np.sort(np.random.default_rng(0).permutation(len(found))[:MOST_TEXTS])
-    return [found[place] for place in kept.tolist()]
+    recipe, folder = worker.opened.recipe, worker.opened.run.folder
+    if recipe.task not in ("classify", "encode", "generate"):
+        raise UsageError(f"{folder.name} has no held-out texts to compare. Paste texts of your own")
+    if worker not in _held_out:
+        found = list(islice(_texts(open_corpus_of(worker.opened).held_out, check), MOST_DRAWN))
+        kept = np.sort(np.random.default_rng(0).permutation(len(found))[:most])
+        _held_out[worker] = [found[place] for place in kept.tolist()]
+    return _held_out[worker]
 
 
-def _texts(part: AnyPart) -> Iterator[str]:
+def _texts(part: AnyPart, check: Check) -> Iterator[str]:
+    """Yield the first MOST_CHARACTERS characters of each text or line."""
     for example in part:
         if isinstance(example, Labelled):
-            yield example.text.replace(BETWEEN_TEXTS, " | ")
+            yield example.text.replace(BETWEEN_TEXTS, " | ")[:MOST_CHARACTERS]
         elif isinstance(example, Document):
-            yield from _lines(example.chunks)
+            yield from _lines(example.chunks, check)
 
 
-def _lines(chunks: Iterable[str]) -> Iterator[str]:
+def _lines(chunks: Iterable[str], check: Check) -> Iterator[str]:
     unfinished = ""
     for chunk in chunks:
-        *lines, unfinished = (unfinished + chunk).split("\n")
-        yield from filter(str.strip, lines)
-    yield unfinished
+        check()
+        first, *others = chunk.split("\n")
+        unfinished = (unfinished + first)[:MOST_CHARACTERS]
+        for line in others:
+            if unfinished.strip():
+                yield unfinished
+            unfinished = line[:MOST_CHARACTERS]
+    if unfinished.strip():
+        yield unfinished
 
 
-async def _events(worker: ModelWorker, texts: tuple[str, ...], n: int | None) -> AsyncIterator[str]:
+async def _events(worker: ModelWorker, texts: tuple[str, ...], n: int | None, until: float) -> AsyncIterator[str]:
+    """Yield the events of an answer. At time `until` of the event loop, the work stops."""
     try:
         known, vectors = _latest.get(worker, ((), None))
         if known != texts or vectors is None:
             parts = []
             for begin, end in _parts(texts):
                 yield event("progress", EmbeddingProgress(done=begin, total=len(texts)).model_dump())
-                parts.append(await worker.run(partial(_embed, worker, texts[begin:end])))
+                async with asyncio.timeout_at(until):
+                    parts.append(await worker.run(partial(_embed, worker, texts[begin:end])))
             vectors = np.concatenate(parts)
             _latest[worker] = texts, vectors
-        answer = await asyncio.to_thread(_answer, vectors, texts, n)
+        async with asyncio.timeout_at(until):
+            answer = await worker.build(partial(_answer, vectors, texts, n), worker.limits.deadline_seconds)
         yield event("done", answer.model_dump())
     except (PenwrightError, TimeoutError) as error:
         yield event("error", {"message": status_and_message(error)[1]})
@@ -146,9 +163,11 @@ def _embed(worker: ModelWorker, texts: Sequence[str]) -> Vectors:
     return vectors
 
 
-def _answer(vectors: Vectors, texts: Sequence[str], n: int | None) -> ClustersAnswer:
+def _answer(vectors: Vectors, texts: Sequence[str], n: int | None, check: Check) -> ClustersAnswer:
+    clusters = find_clusters(vectors, texts, n)
+    check()
     return ClustersAnswer(
         texts=list(texts),
-        clusters=[ClusterFacts.model_validate(each._asdict()) for each in find_clusters(vectors, texts, n)],
+        clusters=[ClusterFacts.model_validate(each._asdict()) for each in clusters],
         duplicates=[NearDuplicateFacts(**each._asdict()) for each in near_duplicates(vectors, texts)],
     )

@@ -168,13 +168,14 @@ class ModelWorker:
                     pass
                 return result[0]
 
-    async def build(self, function: Callable[[Check], T]) -> T:
+    async def build(self, function: Callable[[Check], T], seconds: float | None = None) -> T:
         """Run a slow function that does not use the model, e.g. one that compiles a pattern, and return its result.
 
         The function runs on its own thread. Its argument is a check that it must call frequently. The check raises an
-        error if the client has disconnected or `build_seconds` have passed, and otherwise lets the model's thread run.
+        error if the client has disconnected or `seconds` have passed (by default `build_seconds`), and otherwise lets
+        the model's thread run.
         """
-        disconnected, seconds = Event(), self.limits.build_seconds
+        disconnected, seconds = Event(), seconds or self.limits.build_seconds
         with self._slots(1):
             try:
                 async with asyncio.timeout(self.limits.deadline_seconds):

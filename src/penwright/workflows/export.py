@@ -25,7 +25,7 @@ from penwright.model.weights import load_weights
 from penwright.run.checkpoints import Tensors
 from penwright.run.folder import CORPUS, Run
 from penwright.run.provenance import corpus_record, made_with
-from penwright.run.records import METRICS, read_records
+from penwright.run.records import METRICS, finite_or_none, read_records
 from penwright.tasks import RunContext, scoring_of
 from penwright.tasks.labelled import classifier_model, predictions
 from penwright.text import count
@@ -77,7 +77,7 @@ def export(
     if to == "huggingface" and run.recipe.model.ngrams and architecture_for(model, run.tokenizer, metadata.labels):
         metadata = metadata._replace(card=metadata.card + _scores_without_ngrams(run, model, say))
     elif metadata.labels:
-        metadata = metadata._replace(card=metadata.card + _classifier_card(run, to))
+        metadata = metadata._replace(card=metadata.card + _classifier_card(run, to, with_scores=adapter is None))
     save_as(to, model, run.tokenizer, output, precision, metadata)
 
 
@@ -95,16 +95,17 @@ def save_as(
         write_card(metadata, unfinished)
 
 
-def _classifier_card(run: OpenedRun, to: AnyFormat) -> str:
+def _classifier_card(run: OpenedRun, to: AnyFormat, *, with_scores: bool) -> str:
     """Return Markdown for README.md: the labels, the held-out scores of the checkpoint, and how to use the files."""
     labels, step = run.card.labels, run.best.step
     records = [each for each in read_records(run.run.folder / METRICS).lines if each["step"] == step]
-    scores = {name: value for each in records for name, value in each.items() if name not in COUNTERS and value}
+    found = {name: finite_or_none(value) for each in records for name, value in each.items() if name not in COUNTERS}
+    scores = [f"{name} {value:.4g}" for name, value in found.items() if value is not None]
     lines = [
         f"A classifier with {count(len(labels), 'label')}: {', '.join(labels[:SHOWN])}{', ...' * (len(labels) > SHOWN)}"
     ]
-    if scores:
-        lines.append(f"Held-out scores: {', '.join(f'{name} {value:.4g}' for name, value in scores.items())}")
+    if scores and with_scores:
+        lines.append(f"Held-out scores: {', '.join(scores)}")
     if to == "onnx":
         lines.append('To label texts: `pip install numpy onnxruntime tokenizers`, then `python classify.py "a text"`')
     return "".join(f"\n{line}\n" for line in lines)

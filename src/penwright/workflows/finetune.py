@@ -22,13 +22,12 @@ from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.vocabulary import extended, trimmed
 from penwright.training.auto.planner import FEW_LABELS
 from penwright.workflows.evaluate import columns_of_training, require_unchanged, with_resolved_paths
-from penwright.workflows.load import OpenedRun, base_weights, open_base, open_run
+from penwright.workflows.load import HEAD_SETTINGS, OpenedRun, base_weights, open_base, open_run
 
 SAMPLE = 1_000_000  # number of characters of the new text to check against the base model's tokenizer
 FEW_HELD_OUT = 0.05  # fraction of texts to hold out if there are few: with 16 texts per label, about one of them
 SMALL_SAMPLE = 100_000  # number of bytes of the new text whose tokens are counted
 FINELY_SPLIT = 1.25  # advise --add-tokens if the new text has this many times as many tokens per byte
-HEAD_SETTINGS = {"pooling", "pooler", "pooler_activation"}  # a classifier may have a different head from its base
 MOST_UNKNOWN = 0.2  # maximum share of characters that the tokenizer of the base model does not know
 
 

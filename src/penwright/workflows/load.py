@@ -14,7 +14,7 @@ from penwright.config import Precision, Recipe, Task
 from penwright.decoding.engine import are_steps_compiled
 from penwright.devices import keep_freed_memory, limit_threads, usable_device
 from penwright.errors import PenwrightError, PenwrightWarning, UsageError
-from penwright.model import EncoderOnly, Model, make_model
+from penwright.model import HEAD, EncoderOnly, Model, make_model
 from penwright.model.attention import disable_cudnn_attention
 from penwright.model.fused import fuse
 from penwright.model.lora import merged
@@ -42,6 +42,7 @@ KINDS: Mapping[Task, tuple[str, str]] = {
     "classify": ("classifier", "classify"),
     "encode": ("classifier", "classify"),
 }
+HEAD_SETTINGS = {"pooling", "pooler", "pooler_activation"}  # a classifier may have a different head from its base
 
 
 class OpenedRun(NamedTuple):
@@ -137,8 +138,14 @@ def open_base(recipe: Recipe, run: Run | None = None) -> OpenedRun:
 
 
 def base_weights(recipe: Recipe, base: OpenedRun, tokenizer: Tokenizer) -> Tensors:
-    """Return the weights of a base model, renamed for a fine-tuned model and adapted to this tokenizer's vocabulary."""
+    """Return the weights of a base model, renamed for a fine-tuned model and adapted to this tokenizer's vocabulary.
+
+    They lack the head of a classifier if one of HEAD_SETTINGS differs: it was fitted to other vectors.
+    """
     weights = weights_for(recipe.task, base.recipe.task, base.weights())
+    ours, theirs = recipe.model, base.recipe.model
+    if recipe.task == "classify" and any(getattr(ours, name) != getattr(theirs, name) for name in HEAD_SETTINGS):
+        weights = {name: tensor for name, tensor in weights.items() if name.split(".")[0] not in HEAD}
     if tokenizer.fingerprint == base.tokenizer.fingerprint:
         return weights
     from penwright.tokenizers.vocabulary import earlier_pieces  # noqa: PLC0415 - most runs keep the vocabulary

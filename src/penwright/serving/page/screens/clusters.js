@@ -17,6 +17,8 @@ const MOST_CLUSTERS = 30;
 export const keys = [["Ctrl + Enter", "find the clusters of the texts"]];
 
 const number = (value) => value.toLocaleString("en");
+// The first characters of a text, without half of a pair of UTF-16 units at the end.
+const shortened = (text) => text.slice(0, LONGEST).replace(/[\ud800-\udbff]$/, "");
 const counted = (value, noun) => `${number(value)} ${noun}${value === 1 ? "" : "s"}`;
 
 /** @param {HTMLElement} element @param {import("../screens.js").Context} context */
@@ -72,7 +74,7 @@ export function show(element, { model, state, signal, fail, announce }) {
     summary.textContent = texts ? "" : "Reading the held-out texts";
     progress.hidden = false;
     progress.removeAttribute("value");
-    const given = texts ? { texts: texts.slice(0, MOST).map((text) => text.slice(0, LONGEST)) } : {};
+    const given = texts ? { texts: texts.slice(0, MOST).map(shortened) } : {};
     const n = choice.value ? { n: Number(choice.value) } : {};
     const body = { model: model.id, ...given, ...n };
     try {
