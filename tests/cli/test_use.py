@@ -338,8 +338,8 @@ def test_counted_nouns_agree_with_their_number(number: int | str, expected: str)
 def test_sentence_splitting_uses_the_source_language(penwright: Command, runs: Path, tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("eins am 3. Mai. Zwei bzw. Drei.\n", encoding="utf-8")
     arguments = ["translate", runs / "translator", "--document", tmp_path / "letter.txt"]
-    assert "is not known" in penwright(*arguments).stderr
-    assert "is not known" not in penwright(*arguments, "--language", "de").stderr
+    assert "is unknown" in penwright(*arguments).stderr
+    assert "is unknown" not in penwright(*arguments, "--language", "de").stderr
     shutil.copytree(runs / "translator", tmp_path / "run")
     forget_origin(tmp_path / "run")
     facts = json.loads((tmp_path / "run" / "corpus.json").read_text(encoding="utf-8"))
@@ -349,7 +349,7 @@ def test_sentence_splitting_uses_the_source_language(penwright: Command, runs: P
     facts["card"]["languages"] = ["de", "en"]
     write_atomically(tmp_path / "run" / "corpus.json", json.dumps(facts))
     assert load_translator(tmp_path / "run").source_language == "de"
-    assert "is not known" not in penwright("translate", tmp_path / "run", *arguments[2:]).stderr
+    assert "is unknown" not in penwright("translate", tmp_path / "run", *arguments[2:]).stderr
 
 
 def test_align_chooses_a_head_and_translate_uses_it(penwright: Command, runs: Path, tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ def test_beam_tree_contains_the_best_candidate(call_translating: Any, translator
 @pytest.mark.parametrize("text", ["eins\nzwei", "eins zwei " * 60])
 def test_tree_of_more_than_one_sentence_is_refused(call_api: Any, text: str) -> None:
     status, found = call_api("translating/tree", {"text": text})
-    assert status == 400 and "one sentence" in str(found)
+    assert status == 400 and "single sentence" in str(found)
 
 
 @pytest.mark.parametrize(
