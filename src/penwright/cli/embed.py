@@ -72,7 +72,7 @@ def search(
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
-    """Find lines of a text file that are similar to a query or to each other.
+    """Find lines that are similar to a query, or to each other.
 
     Prints the cosine similarity, the line number and the line, separated by tabs. The vectors of the lines are cached,
     so the next search in the same file is fast.

@@ -77,7 +77,10 @@ class ClustersAnswer(BaseModel):
 
 @router.post("/clusters", response_class=StreamingResponse)
 async def clusters(body: ClustersRequest, registry: Registry, limits: Limits) -> StreamingResponse:
-    """Find clusters by topic and near-duplicates. The events are `progress`, then `done` (a ClustersAnswer) or `error`."""
+    """Find clusters by topic and near-duplicates.
+
+    The events are `progress`, then `done` (a ClustersAnswer) or `error`.
+    """
     until = asyncio.get_running_loop().time() + limits.deadline_seconds
     worker, is_set = registry.embedder(body.model), "max_texts" in limits.model_fields_set
     most = min(MOST_TEXTS, limits.max_texts) if is_set else MOST_TEXTS  # the default is for texts that are not cut
