@@ -20,7 +20,7 @@ from typing import Any, Literal
 try:
     import fcntl
 except ImportError:  # on Windows
-    fcntl = None  # type: ignore[assignment]  # a module elsewhere
+    fcntl = None  # type: ignore[assignment]  # Windows has no such module
 
 from penwright.errors import PenwrightError
 

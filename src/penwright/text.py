@@ -29,7 +29,7 @@ _MARKS = (
 _JOINING = r"[\u1039\u17d2]"  # Burmese and Khmer signs that stack the next consonant below the previous one
 _ALONE = f"[{_HAN}{_LETTERS_OF_KANA}{_SIGNS}{_SOUTH_EAST}]"
 WORD = re.compile(rf"{_BEFORE}*{_ALONE}(?:{_JOINING}{_ALONE}|[{_MARKS}])*|(?:(?!{_ALONE})\S)+")
-ENDS_ALONE = re.compile(rf"{_ALONE}[{_MARKS}]*$")  # matches if the last character is a word on its own, as in Chinese
+ENDS_ALONE = re.compile(rf"{_ALONE}[{_MARKS}]*$")  # the last character is a word by itself, as in Chinese
 # A line never ends after opening punctuation, and never begins with closing punctuation.
 _OPENING, _CLOSING = "「『（《〈【〔“‘", "」』）》〉】〕”’、。，．：；？！…—"
 _HARD = "\u00a0\u2007\u202f"  # non-breaking spaces

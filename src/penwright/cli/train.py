@@ -145,7 +145,7 @@ def command(
 def _finetuning_flags(
     base: Path | None, keep_old: float | None, trim_vocabulary: bool, add_tokens: str | None
 ) -> dict[str, object]:
-    """Return --from, and the options that depend on it, as [finetuning] settings."""
+    """Return the [finetuning] settings that --from and the options for it stand for."""
     tokens = int(add_tokens) if add_tokens and add_tokens.isdecimal() else add_tokens
     trim = trim_vocabulary or None
     return without_none(

@@ -226,7 +226,7 @@ def _window_starts(seed: int, epoch: int, n_windows: int, length: int) -> Indice
 
 
 class MixedBatches(Batches[AnyBatch]):
-    """Batches from the corpora of fine-tuning (`new`) and of the base model (`old`), evenly mixed in a fixed ratio.
+    """Batches from the fine-tuning corpus (`new`) and the corpus of the base model (`old`), mixed in a fixed ratio.
 
     An epoch is one pass over the new corpus.
     """

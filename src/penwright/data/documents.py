@@ -54,7 +54,7 @@ class TextSlice:
     pieces: Callable[[], Iterator[str]]
     begin: int = 0
     end: int | None = None
-    file: SourceFile | None = None  # the file with the text, if reading can start in the middle of it
+    file: SourceFile | None = None  # the file that contains the text, if it can be read from the middle
 
     def pieces_from(self, position: int) -> tuple[Cut, Iterator[str]]:
         """Return a position (the given one or earlier), and the text from there to the end, in pieces."""

@@ -62,7 +62,7 @@ CARONS = b"\x8a\x8e\x9a\x9e"  # Š, Ž, š, ž in Windows-1250 and Windows-1252;
 TURKISH = b"\xfd"  # ı in Windows-1254: 40 % of Turkish non-ASCII letters; ý in Windows-1252: rare even in Icelandic
 BORDER = re.compile(rb"[\x00-\x2f][^\x00-\x2f]*\Z")  # in no encoding does a byte below 0x30 continue a character
 HEAD, SAMPLE = 1 << 16, 1 << 15  # numbers of bytes examined to recognize text, and to guess an encoding
-MAX_STRANGENESS = 0.4  # maximum mess ratio of a text (see charset_normalizer); high enough for a pangram
+MAX_STRANGENESS = 0.4  # maximum mess ratio (as charset_normalizer defines it); pangrams stay below it
 MAX_INVALID = 0.001  # maximum share of invalid bytes in a damaged UTF-8 file
 STRAY_BYTES = 3  # a file with more invalid sequences than this may have another encoding
 

@@ -25,7 +25,7 @@ BATCH = 32  # maximum number of windows in a batch
 class OnnxClassifier:
     """A classifier in a folder with model.onnx, config.json, tokenizer.json and, if it uses n-grams, ngrams.npz.
 
-    A text longer than the model's context is read in windows of similar size, and their logits are averaged.
+    A text longer than the model's context is split into windows of similar size, and their logits are averaged.
     """
 
     def __init__(self, folder: str | Path = Path(__file__).parent):
@@ -41,7 +41,7 @@ class OnnxClassifier:
     def classify(self, texts: Sequence[str | tuple[str, str]]) -> list[dict[str, Any]]:
         """Return the label and the probability of each label ("scores") for each text; no label for a blank text.
 
-        A model of several labels also returns "labels", and a model of scores returns "score". If the model reads
+        A model of several labels also returns "labels", and a model of scores returns "score". If the model expects
         pairs, each item is a tuple of two texts, or a string with a tab between the two.
         """
         joined = [self._joined(text) for text in texts]
@@ -97,11 +97,11 @@ class OnnxClassifier:
         """Return a text, or both texts of a pair with the separator between them."""
         if not self.config["text_pairs"]:
             if not isinstance(text, str):
-                raise ValueError(f"this model reads single texts, not pairs: {text!r}")
+                raise ValueError(f"this model accepts single texts, not pairs: {text!r}")
             return text
         parts = text.split("\t") if isinstance(text, str) else text
         if len(parts) != 2:
-            raise ValueError(f"this model reads pairs of texts. Put one tab between the two texts: {text!r}")
+            raise ValueError(f"this model expects pairs of texts. Put one tab between the two texts: {text!r}")
         return BETWEEN_TEXTS.join(parts)
 
     def _result(self, outputs: NDArray[np.float64]) -> dict[str, Any]:
@@ -121,7 +121,7 @@ class OnnxClassifier:
 
 
 def _padded(rows: Sequence[Any], dtype: type) -> NDArray[Any]:
-    """Return an array with these rows, padded with zeros on the right. It has at least one column."""
+    """Return these rows as an array with at least one column. Shorter rows are padded with zeros."""
     padded: NDArray[Any] = np.zeros((len(rows), max(1, *map(len, rows))), dtype)
     for number, row in enumerate(rows):
         padded[number, : len(row)] = row

@@ -142,12 +142,12 @@ class Cache:
         self.origins[:, self.longest :] = torch.arange(len(rows), device=rows.device)[:, None]
 
     def own_rows(self, n_tokens: int) -> Int[Tensor, "batch n_tokens"]:
-        """Return the `origins` of rows that share no tokens: each row stores its own `n_tokens` tokens."""
+        """Return `origins` for rows that share no tokens, so that each row stores all its `n_tokens` tokens itself."""
         rows = torch.arange(len(self.lengths), device=self.lengths.device)
         return rows[:, None].repeat(1, n_tokens)
 
     def begin(self, kept: Sequence[KeysValues]) -> None:
-        """Start every row of an empty cache with a shared prefix; `cached` holds the keys and values of each layer."""
+        """Start every row of an empty cache with a shared prefix; `kept` holds its keys and values, by layer."""
         n_tokens = kept[0].keys.shape[2]
         self.make_room(n_tokens)
         for layer, known in zip(self.layers, kept, strict=True):

@@ -24,7 +24,7 @@ from warnings import warn
 try:
     import fcntl
 except ImportError:  # on Windows
-    fcntl = None  # type: ignore[assignment]  # a module elsewhere
+    fcntl = None  # type: ignore[assignment]  # Windows has no such module
 
 from pydantic import TypeAdapter, ValidationError
 

@@ -51,7 +51,7 @@ async def classify(body: ClassifyRequest, registry: Registry, limits: Limits) ->
 
 
 class CalibrationBin(BaseModel):
-    """The held-out texts whose predicted label has a probability between `low` and `high`."""
+    """The held-out texts for which the probability of the predicted label is between `low` and `high`."""
 
     low: float
     high: float

@@ -14,7 +14,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 try:
     import resource
 except ImportError:  # the module `resource` does not exist on Windows
-    resource = None  # type: ignore[assignment]  # a module elsewhere
+    resource = None  # type: ignore[assignment]  # Windows has no such module
 
 SLOWEST = 1000  # minimum speed at which a client must read its response, in bytes per second
 

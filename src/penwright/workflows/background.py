@@ -25,7 +25,7 @@ from penwright.tokenizers import Tokenizer
 try:
     import fcntl
 except ImportError:  # on Windows, decoding steps are not compiled
-    fcntl = None  # type: ignore[assignment]  # a module elsewhere
+    fcntl = None  # type: ignore[assignment]  # Windows has no such module
 
 SWITCH = "PENWRIGHT_COMPILE"  # environment variable; "off": compile only if `penwright optimize` is called
 FEWEST_PARAMETERS = 100_000  # minimum number of parameters; smaller models are not worth compiling

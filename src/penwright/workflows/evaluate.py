@@ -38,6 +38,8 @@ from penwright.tasks import (
 from penwright.text import count
 from penwright.workflows.load import OpenedRun, best_precision, open_run
 
+NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+
 
 def open_corpus_of(opened_run: OpenedRun, paths: Sequence[str] = ()) -> AnyCorpus:
     """Open the corpus of the run or, if paths are given, open these files as held-out text.
@@ -103,7 +105,7 @@ def is_trained_on(record: CorpusRecord, corpus: AnyCorpus) -> bool:
         and [file.sha256 for file in record.files] == [file.sha256 for file in corpus.files]
         and record.columns == corpus.roles
         and (before.n_read, before.n_kept) == (now.n_read, now.n_kept)
-        and re.findall(r"\d[\d.,]*", before.split) == re.findall(r"\d[\d.,]*", now.split)
+        and NUMBER.findall(before.split) == NUMBER.findall(now.split)
     )
 
 

@@ -104,7 +104,7 @@ def _is_importable(source: str) -> bool:
 
 
 def _is_import_of(source: str, folder: Path) -> bool:
-    """Return whether this folder holds a run imported from this source, and the source files are unchanged."""
+    """Return whether this folder holds a run that was imported from this source, whose files have not changed since."""
     try:
         record = corpus_record(Run.open(folder))
         is_same = record.is_untrained and record.imported is not None and record.imported.source == source

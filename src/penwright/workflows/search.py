@@ -67,7 +67,7 @@ class SearchIndex:
         return [Hit(float(similarities[row]), self.line_indices[row] + 1, self.lines[row]) for row in order]
 
     def near_duplicates(self, similar: float = SIMILAR) -> list[tuple[Hit, Hit]]:
-        """Return pairs of a line and an earlier line that is nearly the same, most similar pairs first."""
+        """Return each line that nearly repeats an earlier line, together with that line, most similar pairs first."""
         self._require_comparable()
         found = near_duplicates(self.vectors, self.lines, similar)
         return [(self._hit(each.row, each.similarity), self._hit(each.earlier, each.similarity)) for each in found]

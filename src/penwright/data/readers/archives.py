@@ -21,6 +21,7 @@ MOST_MEMBERS = 200_000
 MOST_UNPACKED = 8 << 30  # maximum total size of all members, in bytes
 MOST_RATIO = 250  # maximum ratio of unpacked to packed size; DEFLATE reaches 1,032, but only on pure repetition
 LARGE = 64 << 20  # unpacked size, in bytes, above which MOST_RATIO is checked
+# zipfile raises NotImplementedError for compression methods that it does not have.
 DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, ValueError, UnicodeError)
 # Files whose names begin with one of these words hold no data.
 NON_DATA_PREFIXES = ("readme", "license", "licence", "copying", "changelog", "manifest")

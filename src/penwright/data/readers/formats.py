@@ -160,6 +160,7 @@ def _packed_format(open_file: Callable[[], BufferedIOBase], suffix: str) -> str:
         with open_file() as file, zipfile.ZipFile(file) as opened:
             names = set(opened.namelist())
             kind = opened.open("mimetype").read(100).strip() if "mimetype" in names else b""
+    # zipfile raises NotImplementedError for unknown compression methods, and RuntimeError for encrypted files
     except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError, RuntimeError, ValueError):
         return suffix[1:] if suffix[1:] in ("docx", "odt", "epub", "xlsx", "ods", "pptx") else "zip"
     by_name = (each for part, each in PACKED_IN.items() if part in names)

@@ -233,7 +233,7 @@ class ConstraintAutomaton:
 
     @cached_property
     def _first_tokens(self) -> dict[After, set[int]]:
-        """The tokens that can begin a term, for each kind of preceding token."""
+        """The tokens that can begin a term, by kind of preceding token."""
         return {after: {form[0] for _, form in beginnings} for after, beginnings in self._beginnings.items()}
 
 

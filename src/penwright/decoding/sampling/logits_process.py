@@ -177,7 +177,7 @@ class History:
     """The text of each row of a batch, prompt included, and the number of times that each token was generated."""
 
     def __init__(self, prompts: Sequence[Sequence[int]], logits: Logits):
-        """Begin the history with these prompts. The tensors get the shape and device of `logits`."""
+        """Start the history with these prompts, one for each row of `logits`."""
         self.pasts = [RowHistory(prompt) for prompt in prompts]
         self.seen = torch.zeros_like(logits, dtype=torch.bool)  # whether a token occurs in the prompt or the completion
         self.written = torch.zeros_like(logits, dtype=torch.float32)  # how often a token occurs in the completion

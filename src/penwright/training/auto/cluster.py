@@ -51,7 +51,7 @@ class ClusterEstimate(NamedTuple):
     reason: str
     bytes_per_gpu: float
     tokens_per_second: float
-    tokens_per_gpu: float  # tokens per batch on each GPU
+    tokens_per_gpu: float  # number of tokens of a batch that each GPU processes
     fits: bool  # whether a GPU has enough memory
 
     @property
