@@ -174,7 +174,8 @@ def test_much_faster_run_restarts_with_a_larger_model(
         requested.append(minutes)
         return prepare(settings(24, steps=4)).plan
 
-    prepared, observer = prepare(settings(16, minutes=0.03, evaluate_every=30)), RecordingObserver()
+    minutes = 0.2 if width == 24 else 0.03  # enough for nine steps, also on a busy machine
+    prepared, observer = prepare(settings(16, minutes=minutes, evaluate_every=30)), RecordingObserver()
     prepared = replace(prepared, replan=replan, plan=prepared.plan._replace(tokens=2 * pace))
     train(prepared, Path("watched"), [observer])
     run = Run.open(Path("watched"))
@@ -183,7 +184,7 @@ def test_much_faster_run_restarts_with_a_larger_model(
     if width == 24:
         train(prepare(settings(24, steps=4)), Path("fresh"))  # the recipe alone describes what was trained
         fresh = Run.open(Path("fresh"))
-        assert 0 < requested[0] < 0.03 and run.checkpoints.best_step() == fresh.checkpoints.best_step() == 4
+        assert 0 < requested[0] < minutes and run.checkpoints.best_step() == fresh.checkpoints.best_step() == 4
         found, wanted = run.checkpoints.best()[0].weights(), fresh.checkpoints.best()[0].weights()
         assert all(torch.equal(found[name], wanted[name]) for name in wanted)
         steps = [[(each["step"], each["loss"]) for each in which.records("steps.jsonl")] for which in (run, fresh)]
