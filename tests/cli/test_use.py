@@ -21,7 +21,7 @@ from penwright.text import count
 from penwright.translation.constraints.search import Searcher
 from penwright.translation.translator import Translator
 from penwright.workflows.evaluate import evaluate
-from penwright.workflows.load import load, load_translator
+from penwright.workflows.load import OpenedRun, load, load_translator
 
 from .conftest import QUICK, Command, forget_origin
 
@@ -352,15 +352,20 @@ def test_sentence_splitting_uses_the_source_language(penwright: Command, runs: P
     assert "is unknown" not in penwright("translate", tmp_path / "run", *arguments[2:]).stderr
 
 
-def test_align_chooses_a_head_and_translate_uses_it(penwright: Command, runs: Path, tmp_path: Path) -> None:
+def test_align_chooses_a_head_and_translate_uses_it(
+    penwright: Command, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = OpenedRun.model
     shutil.copytree(runs / "translator", tmp_path / "run")
     for name, text in (("a.de", "eins zwei\ndrei\n"), ("a.en", "one two\nthree\n")):
         (tmp_path / name).write_text(text, encoding="utf-8")
     done = penwright("align", tmp_path / "run", tmp_path / "a.de", tmp_path / "a.en")
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.split("\n")) == 3 and (tmp_path / "run" / "alignment.json").is_file()
+    loads: list[object] = []
+    monkeypatch.setattr(OpenedRun, "model", lambda opened, precision: loads.append(opened) or model(opened, precision))
     translated = penwright("translate", tmp_path / "run", "eins zwei", "--align")
-    assert "\t" in translated.stdout
+    assert "\t" in translated.stdout and len(loads) == 1
     (tmp_path / "a.en").write_text("one\n", encoding="utf-8")
     uneven = penwright("align", tmp_path / "run", tmp_path / "a.de", tmp_path / "a.en")
     assert uneven.returncode == 1 and "2 lines" in uneven.stderr

@@ -133,7 +133,7 @@ def translate(
             translations = translator.translate(
                 sources, n_best=best, constraints=constraints, prefixes=start, **settings
             )
-        _print(translations, _links(translations, run, device) if align else None, json=json)
+        _print(translations, _links(translations, run, translator) if align else None, json=json)
 
 
 def _require_followed(ways: Sequence[str], options: Collection[str]) -> None:
@@ -168,13 +168,13 @@ def _translator(run: Path, device: str, precision: InPrecision, language: str | 
     return translator
 
 
-def _links(translations: "Sequence[Translation]", run: Path, device: str) -> list[str]:
+def _links(translations: "Sequence[Translation]", run: Path, translator: "Translator") -> list[str]:
     """Return the word alignment of each candidate translation with its source."""
     from penwright.translation.alignment import pharaoh
     from penwright.workflows.optimize import load_aligner
 
     pairs = [(result.source, candidate.text) for result in translations for candidate in result.candidates]
-    return [pharaoh(alignment) for alignment in load_aligner(run, device).align(pairs)]
+    return [pharaoh(alignment) for alignment in load_aligner(run, translator=translator).align(pairs)]
 
 
 def _print(translations: "Sequence[Translation]", links: Sequence[str] | None, *, json: bool) -> None:

@@ -25,6 +25,7 @@ from penwright.run.provenance import corpus_record
 from penwright.storage import require_writable_cache
 from penwright.tasks import TASKS, AnyCorpus, RunContext, classification
 from penwright.translation.alignment import Aligner, AlignmentHead, choose_head
+from penwright.translation.translator import Translator
 from penwright.workflows.background import can_be_compiled
 from penwright.workflows.evaluate import evaluation_context, open_corpus_of
 from penwright.workflows.load import OpenedRun, load_translator, open_run
@@ -153,14 +154,20 @@ def tune_decoding(
     return tuning
 
 
-def load_aligner(folder: Path, device: str = "cpu", paths: Sequence[str] = (), say: Say = say_nothing) -> Aligner:
-    """Load a translation run for word alignment.
+def load_aligner(
+    folder: Path,
+    device: str = "cpu",
+    paths: Sequence[str] = (),
+    say: Say = say_nothing,
+    translator: Translator | None = None,
+) -> Aligner:
+    """Load a translation run for word alignment, unless it is loaded already (`translator`).
 
     The attention head is chosen once, on the files at `paths` or, without paths, on the run's held-out pairs. It is
     saved in alignment.json.
     """
     opened_run = open_run(folder)
-    translator = load_translator(opened_run, device, "float32", "align")
+    translator = translator or load_translator(opened_run, device, "float32", "align")
     if kept_alignment(opened_run.run) is None:
         pairs = [(pair.source, pair.target) for pair in _pairs(opened_run, paths)]
         say(f"choosing the attention head that aligns best on {len(pairs):,} pairs (once for this model)")
