@@ -168,7 +168,15 @@ def test_much_faster_run_restarts_with_a_larger_model(
 
     for name, value in checks.items():
         monkeypatch.setattr(train_workflow, name, value)
-    requested = []
+    monkeypatch.setattr(train_workflow, "WORTH_COMPILING", 0.01)
+    requested, started, stopped = [], [], []
+
+    def compile_in_background(run: Run, precision: object) -> Run:
+        started.append(run)
+        return run
+
+    monkeypatch.setattr(train_workflow, "compile_in_background", compile_in_background)
+    monkeypatch.setattr(train_workflow, "stop_compiling", stopped.append)
 
     def replan(minutes: float) -> Plan:
         requested.append(minutes)
@@ -181,6 +189,7 @@ def test_much_faster_run_restarts_with_a_larger_model(
     run = Run.open(Path("watched"))
     assert run.recipe.model.d_model == width
     assert any("starting again" in text for text in observer.texts) == (width == 24)
+    assert len(started) == 1 and stopped == (started if width == 24 else [])  # the larger model has a budget in steps
     if width == 24:
         train(prepare(settings(24, steps=4)), Path("fresh"))  # the recipe alone describes what was trained
         fresh = Run.open(Path("fresh"))

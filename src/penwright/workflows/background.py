@@ -1,6 +1,7 @@
 """Background compilation of decoding steps, which makes generation fast even without `optimize`."""
 
 import os
+import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -36,18 +37,18 @@ SOON = "will be faster in a minute or two: its steps are being compiled in the b
 INITIAL_STD = 0.02  # standard deviation of the random weights, for the check of the compiled code
 
 
-def compile_in_background(run: Run, precision: Precision) -> bool:
-    """Start a process that compiles the decoding steps of a run. Return whether it was started.
+def compile_in_background(run: Run, precision: Precision) -> subprocess.Popen[bytes] | None:
+    """Start a process that compiles the decoding steps of a run, and return it; return None if it was not started.
 
     No process is started if the model is very small or very large, there is no compiler, `PENWRIGHT_COMPILE` is "off",
     another process is compiling, or compiling this shape has failed before.
     """
     if not _is_possible():
-        return False
+        return None
     with shapes_only():
         model = _model_of(run, precision)
     if not can_be_compiled(model) or engine.are_steps_compiled(model):
-        return False
+        return None
     with suppress(PenwrightError, OSError):  # the cache cannot be written, or another process holds the lock
         if not _failure_of(model).exists():
             with (toolchain.trusted_folder() / LOCK).open("a") as lock:
@@ -55,9 +56,15 @@ def compile_in_background(run: Run, precision: Precision) -> bool:
                 lock.truncate(0)
                 lock.write(engine.shape_key(model))
                 lock.flush()
-                _start(run.folder.absolute(), precision, lock.fileno())
-                return True
-    return False
+                return _start(run.folder.absolute(), precision, lock.fileno())
+    return None
+
+
+def stop_compiling(compiler: subprocess.Popen[bytes]) -> None:
+    """End a process that `compile_in_background` has started, with the C++ compilers that it runs."""
+    with suppress(OSError):  # the process has ended
+        os.killpg(compiler.pid, signal.SIGKILL)
+    compiler.wait()
 
 
 def can_be_compiled(model: DecoderOnly | EncoderDecoder) -> bool:
@@ -95,10 +102,10 @@ def compilation_note(model: Model) -> str:
     return f"decoding is slower than it could be, because its steps cannot be compiled: {missing}" if missing else ""
 
 
-def _start(folder: Path, precision: Precision, lock: int) -> None:
+def _start(folder: Path, precision: Precision, lock: int) -> subprocess.Popen[bytes]:
     """Start the process that compiles. With `-P`, Python imports no modules from its working folder."""
     arguments = [str(folder), precision, str(torch.get_num_threads())]
-    subprocess.Popen(
+    return subprocess.Popen(
         [sys.executable, "-P", "-m", __name__, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from importlib.metadata import version
 from math import inf, nan
@@ -30,7 +31,7 @@ from penwright.training.auto.planner import Plan
 from penwright.training.loop import Session
 from penwright.training.observers import Observer, StepLog, notify
 from penwright.training.trainer import Trainer
-from penwright.workflows.background import compilation_note, compile_in_background
+from penwright.workflows.background import compilation_note, compile_in_background, stop_compiling
 from penwright.workflows.finetune import origin_of_base
 from penwright.workflows.load import load, open_base
 from penwright.workflows.make_trainer import evaluates_first, make_context, make_trainer, skipped_text
@@ -229,8 +230,7 @@ def fit(
             to_beat = [*to_beat, score._replace(note=note)]
             notify(observers, "message", f"to beat: {score.name} {score.value:.3f} ({note})")
     n_threads = trainer.machine.decoding_threads or torch.get_num_threads()
-    _compile_early(run, context, n_threads, observers)
-    with advise_on_out_of_memory():
+    with _compiling_early(run, context, n_threads, observers), advise_on_out_of_memory():
         session.fit()
     if context.recipe.lora:  # free the memory of the base model, which is large and is loaded again below
         context.model.to("meta")
@@ -255,14 +255,25 @@ def fit(
     return trained
 
 
-def _compile_early(run: Run, context: RunContext, n_threads: int, observers: Sequence[Observer]) -> None:
-    """Compile the decoding steps in the background while a long run trains, but not those of slow imported models."""
+@contextmanager
+def _compiling_early(run: Run, context: RunContext, n_threads: int, observers: Sequence[Observer]) -> Iterator[None]:
+    """Compile the decoding steps in the background while a long run trains, but not those of slow imported models.
+
+    The compilation is stopped if training starts again with a larger model.
+    """
+    compiler = None
     is_long = (context.recipe.training.minutes or 0) >= WORTH_COMPILING
-    if not is_long or context.recipe.task == "classify" or context.is_slow:  # imported models take minutes to compile
-        return
-    with with_threads(n_threads):  # compiled code depends on the number of threads
-        if compile_in_background(run, expected_precision(context.model, context.device)):
-            notify(observers, "message", "compiling the decoding steps in the background")
+    if is_long and context.recipe.task != "classify" and not context.is_slow:  # imported models take minutes to compile
+        with with_threads(n_threads):  # compiled code depends on the number of threads
+            compiler = compile_in_background(run, expected_precision(context.model, context.device))
+    if compiler:
+        notify(observers, "message", "compiling the decoding steps in the background")
+    try:
+        yield
+    except _LargerModelFits:
+        if compiler:
+            stop_compiling(compiler)
+        raise
 
 
 def _unbeaten(run: Run, step: int, baselines: Sequence[Score]) -> Iterator[tuple[Score, float]]:
