@@ -6,10 +6,14 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from subprocess import PIPE, Popen
+from unittest.mock import Mock
+from warnings import catch_warnings
 
 import pytest
 import torch
 
+from penwright.application import Application
 from penwright.data.batches import Batch
 from penwright.decoding import engine
 from penwright.errors import PenwrightError, PenwrightWarning
@@ -19,6 +23,7 @@ from penwright.model import Model
 from penwright.model.quantized import Int8Linear
 from penwright.run.folder import Run
 from penwright.tasks import RunContext
+from penwright.translation.alignment import Aligner
 from penwright.translation.translator import Translator
 from penwright.workflows import background, optimize, train
 from penwright.workflows.evaluate import evaluate, evaluation_context, open_corpus_of
@@ -134,7 +139,12 @@ def test_small_models_decode_in_float32(runs: Path) -> None:
 def background_commands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
     """The commands of the background processes that would compile."""
     commands: list[list[str]] = []
-    monkeypatch.setattr(subprocess, "Popen", lambda command, **_: commands.append(command))
+
+    def start(command: list[str], **_: object) -> Mock:
+        commands.append(command)
+        return Mock(spec=Popen)
+
+    monkeypatch.setattr(subprocess, "Popen", start)
     monkeypatch.setattr(background, "FEWEST_PARAMETERS", 0)
     monkeypatch.setattr(background.toolchain, "missing_requirement", str)
     monkeypatch.setenv(background.SWITCH, "on")
@@ -157,13 +167,44 @@ def test_small_models_try_int8_only_if_their_steps_can_be_compiled(
     assert optimize.expected_precision(open_run(runs / "classifier").model(), torch.device("cpu")) == "float32"
 
 
+def _use(application: Application) -> None:
+    """Generate a token, or translate a text."""
+    if isinstance(application, Translator):
+        application.translate("eins", max_new_tokens=1)
+    else:
+        assert isinstance(application, Generator)
+        application.generate("It", max_new_tokens=1)
+
+
+def test_stopping_a_compilation_ends_its_processes() -> None:
+    wait = "import time; print(flush=True); time.sleep(600)"
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {wait!r}])"
+    compiler = Popen([sys.executable, "-c", code], stdout=PIPE, start_new_session=True)
+    assert compiler.stdout is not None
+    with compiler.stdout as output:
+        output.readline()  # the inner process runs
+        background.stop_compiling(compiler)
+        assert output.read() == b"", "both processes have closed their output"
+    background.stop_compiling(compiler)  # it has ended
+
+
 @pytest.mark.parametrize("name", ["writer", "translator"])
 def test_first_use_compiles_in_the_background(
     runs: Path, background_commands: list[list[str]], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.chdir(runs)  # the background process runs in another folder
+    application = load(name)
+    if isinstance(application, Translator):
+        Aligner(application.model, application.tokenizer, None).align([("eins", "one")])
+    else:
+        assert isinstance(application, Generator)
+        application.embed("It")
+        application.next_logits([application.tokenizer.start_id, 5])
+    assert not background_commands, "loading, embedding and scoring need no compiled steps"
     with pytest.warns(PenwrightWarning, match="compiled in the background"):
-        load(name)
+        _use(application)
+    with catch_warnings(action="error"):
+        _use(application)
     assert [command[-3:] for command in background_commands] == [[str(runs / name), "float32", "1"]]
 
 
@@ -177,7 +218,7 @@ def test_compilation_note_while_a_shape_is_compiled(
         background.fcntl.flock(held, background.fcntl.LOCK_EX)  # as the compiling process holds it
         assert "in the background" in background.compilation_note(model)
         with pytest.warns(PenwrightWarning, match="compiled in the background"):
-            load(runs / "writer")
+            _use(load(runs / "writer"))
         other = open_run(runs / "translator").model()
         assert not background.is_compiling(other) and background.compilation_note(other) == ""
     assert background.compilation_note(model) == ""

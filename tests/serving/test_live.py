@@ -147,9 +147,12 @@ def test_decoding_steps_are_compiled_only_after_training(
 ) -> None:
     compiled: list[str] = []
 
-    def start(run: Run, _: object) -> bool:
+    def start(run: Run, _: object) -> None:
         compiled.append(run.folder.name)
-        return False
+
+    def use() -> None:
+        (worker,) = registry
+        worker.generator.generate("It", max_new_tokens=1)
 
     monkeypatch.setattr(load, "compile_in_background", start)
     monkeypatch.setattr(live, "MAX_SHARE", 1e6)  # no pause between two loads
@@ -161,9 +164,11 @@ def test_decoding_steps_are_compiled_only_after_training(
     models = live.LiveModels(registry, settings)
     models.update()
     serve([str(run.folder)], settings)._socket.close()
+    use()
     assert [each.step for each in registry] == [10] and compiled == []
     save_next_checkpoint(run, 20, total=20)
     models.update()
+    use()
     assert [each.step for each in registry] == [6] and compiled == ["novel"]
     registry.close()
 

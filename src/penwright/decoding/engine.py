@@ -72,6 +72,7 @@ class DecodeEngine:
         self._loaded: dict[Part, Compiled | None] = {}
         self._threads: dict[Part, int] = {}
         self._looked = monotonic()
+        self.on_first_use: Callable[[], None] = _do_nothing  # called once, before the first text is decoded
         self.watch: Callable[[], None] = _do_nothing  # called before each step; may raise an exception to stop decoding
 
     @contextmanager
@@ -105,6 +106,8 @@ class DecodeEngine:
 
         Call this only between texts, because compiled code rounds differently.
         """
+        on_first_use, self.on_first_use = self.on_first_use, _do_nothing
+        on_first_use()
         if monotonic() < self._looked + LOOK_EVERY:
             return
         self._looked = monotonic()

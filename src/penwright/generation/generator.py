@@ -69,7 +69,7 @@ class Generator:
         """Create a generator. `template` is the chat template of a model that was trained to answer messages."""
         self.model, self.tokenizer, self.template = model, tokenizer, template
         self.defaults = defaults or DecodingSettings()
-        self._engine = DecodeEngine(model)
+        self.engine = DecodeEngine(model)
 
     def __repr__(self) -> str:
         return described("Generator", self.model, self.tokenizer)
@@ -187,7 +187,7 @@ class Generator:
 
     def pool(self, max_rows: int = 64) -> ContinuousBatch:
         """Return a pool for continuous batching of completions with any prompts and settings."""
-        return ContinuousBatch(self.model, self.tokenizer, self._engine, max_rows, self._end_ids)
+        return ContinuousBatch(self.model, self.tokenizer, self.engine, max_rows, self._end_ids)
 
     @property
     def _end_ids(self) -> set[int]:
@@ -197,7 +197,7 @@ class Generator:
     def next_logits(self, tokens: Sequence[int]) -> Float[Tensor, " vocab_size"]:
         """Return the logits of the token after `tokens`, which begin with the start token."""
         with evaluating(self.model):
-            return PromptBatch(self.model, [tokens], 1, self._engine).first()[0]
+            return PromptBatch(self.model, [tokens], 1, self.engine).first()[0]
 
     def embed(self, texts: str | Sequence[str]) -> Float[Tensor, "texts d_model"]:
         """Return a unit vector for each text: the mean of the last layer's hidden states.

@@ -77,7 +77,7 @@ class Translator:
         # hints lengthen the source, possibly beyond the last learned position
         self.hints = hints and model.settings.positions.type != "learned"
         self._new_terms = Glossary(tuple(Entry(*term) for term in new_terms))
-        self._engine = DecodeEngine(model)
+        self.engine = DecodeEngine(model)
         self._wanted: Wanted | None = None
         self.context_length = model.settings.context_length
         self.reach = min(self.context_length, max(max_source_tokens or self.context_length, SHORTEST_REACH))
@@ -96,7 +96,7 @@ class Translator:
         """
         self._wanted = wanted
         try:
-            with self._engine.watched(watch):
+            with self.engine.watched(watch):
                 yield
         finally:
             self._wanted = None
@@ -236,11 +236,11 @@ class Translator:
 
     @cached_property
     def _searcher(self) -> Searcher:
-        return Searcher(self.model, self.tokenizer, self._engine)
+        return Searcher(self.model, self.tokenizer, self.engine)
 
     @cached_property
     def _alternatives(self) -> AlternativeSearch:
-        return AlternativeSearch(self.model, self.tokenizer, self._engine)
+        return AlternativeSearch(self.model, self.tokenizer, self.engine)
 
     def _prepared(
         self,

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,11 +15,12 @@ from penwright.config import Precision, Recipe, Task
 from penwright.decoding.engine import are_steps_compiled
 from penwright.devices import keep_freed_memory, limit_threads, usable_device
 from penwright.errors import PenwrightError, PenwrightWarning, UsageError
-from penwright.model import HEAD, EncoderOnly, Model, make_model
+from penwright.model import HEAD, Model, make_model
 from penwright.model.attention import disable_cudnn_attention
 from penwright.model.fused import fuse
 from penwright.model.lora import merged
 from penwright.model.quantized import to_precision
+from penwright.model.transformer import DecoderOnly, EncoderDecoder
 from penwright.model.weights import load_weights, no_init_weights, shapes_only, weights_for, weights_of, with_vocabulary
 from penwright.run.checkpoint_folder import CHECKPOINTS
 from penwright.run.checkpoints import STATE, WEIGHTS, Checkpoint, Shapes, Tensors
@@ -179,23 +181,35 @@ def load(
     """Load the best model of a run, or the model of a checkpoint: a Generator, a Translator or a Classifier.
 
     The weights are in float32, unless `precision` is given, or a different precision was chosen after training. Unless
-    `compiles` is False, a background process compiles the decoding steps if they have not been compiled.
+    `compiles` is False, the first generation or translation starts a background process that compiles the decoding
+    steps, if they have not been compiled.
     """
     torch_device, opened_run = usable_device(device), run if isinstance(run, OpenedRun) else open_run(run)
     limit_threads()
     folder, kept = opened_run.run.folder, best_precision(opened_run.run, torch_device)
     chosen = precision or kept or "float32"
     model = opened_run.model(chosen).to(torch_device)
-    if torch_device.type == "cpu" and not isinstance(model, EncoderOnly):
-        is_started = compiles and not are_steps_compiled(model) and compile_in_background(opened_run.run, chosen)
-        if is_started or is_compiling(model):
-            warn(f"{folder} {SOON}", PenwrightWarning, stacklevel=2)
-        elif precision is None and kept is None and (folder / OPTIMIZED).is_file():
-            slow = f"{folder} is slower than it could be: it has been trained further since it was optimized"
-            warn(f"{slow}. Run: penwright optimize {quote(str(folder))}", PenwrightWarning, stacklevel=2)
-        fuse(model)
     linear = opened_run.linear(whole=True)
-    return make_application(model, opened_run.tokenizer, opened_run.recipe, opened_run.card, linear)
+    application = make_application(model, opened_run.tokenizer, opened_run.recipe, opened_run.card, linear)
+    if torch_device.type == "cpu" and application.kind != "classifier":
+        is_outdated = precision is None and kept is None and (folder / OPTIMIZED).is_file()
+        application.engine.on_first_use = partial(
+            _before_first_use, opened_run.run, application.model, chosen, compiles=compiles, is_outdated=is_outdated
+        )
+        fuse(application.model)
+    return application
+
+
+def _before_first_use(
+    run: Run, model: DecoderOnly | EncoderDecoder, precision: Precision, *, compiles: bool, is_outdated: bool
+) -> None:
+    """Compile the decoding steps in the background if they have not been compiled. Warn about slow decoding."""
+    is_started = compiles and not are_steps_compiled(model) and compile_in_background(run, precision)
+    if is_started or is_compiling(model):
+        warn(f"{run.folder} {SOON}", PenwrightWarning, stacklevel=3)
+    elif is_outdated:
+        slow = f"{run.folder} is slower than it could be: it has been trained further since it was optimized"
+        warn(f"{slow}. Run: penwright optimize {quote(str(run.folder))}", PenwrightWarning, stacklevel=3)
 
 
 def load_generator(
