@@ -83,6 +83,24 @@ def test_too_many_rows_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             read()
 
 
+@pytest.mark.parametrize("suffix", ["xlsx", "ods"])
+def test_too_many_characters_in_a_row_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
+    path = tmp_path / f"a.{suffix}"
+    if suffix == "xlsx":
+        save_xlsx(path, [["text"], ["one"], ["long" * 500]])
+    else:
+        save_ods(path, [["text"], ["one"], ["long"]])
+        cell = "<text:p>long</text:p>"
+        one = '<table:table-cell office:value-type="string" calcext:value-type="string" office:string-value="long">'
+        many = one.replace("<table:table-cell", '<table:table-cell table:number-columns-repeated="500"')
+        replace_in(path, "content.xml", one + cell, many + cell)
+    assert len(read_sheet(path, suffix)) == 3
+    monkeypatch.setattr(spreadsheets, "MOST_CHARACTERS", 1999)
+    for read in (lambda: read_sheet(path, suffix), lambda: examine(path)):
+        with pytest.raises(PenwrightError, match=r"row 3 of 'Data' has more than 1,999 characters, repeated cells"):
+            read()
+
+
 @pytest.mark.parametrize("save", [save_xlsx, save_ods])
 def test_too_many_cells_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, save) -> None:
     path = tmp_path / f"a.{save.__name__[-4:].strip('_')}"

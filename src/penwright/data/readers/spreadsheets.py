@@ -14,6 +14,7 @@ from penwright.data.readers.archives import XmlTarget, open_zip, parse_xml
 from penwright.errors import PenwrightError, import_extra
 
 MOST_ROWS = 1 << 20  # maximum number of rows of a sheet, as in Excel
+MOST_CHARACTERS = 16 << 20  # maximum number of characters of a row
 MOST_CELLS = 50_000_000  # maximum number of cells of a sheet that is read as a whole
 MOST_REPEATED = 1000  # maximum number of repetitions of a cell or row in an OpenDocument spreadsheet
 TABLE = "{urn:oasis:names:tc:opendocument:xmlns:table:1.0}"
@@ -47,13 +48,21 @@ def require_few_cells(name: str, n_cells: int) -> None:
 
 
 def _rows(file: BinaryIO | BufferedIOBase, opened: ZipFile, name: str, format_name: str) -> Iterator[tuple[str, Cells]]:
-    """Yield the rows of all sheets with the sheet's name. Raises PenwrightError if a sheet has too many rows."""
+    """Yield the rows of all sheets with the sheet's name.
+
+    Raises PenwrightError if a sheet has too many rows, or a row too many characters.
+    """
     last, number = "", 0
     for sheet, row in _xlsx_rows(file, name) if format_name == "xlsx" else _ods_rows(opened, name):
         number = number + 1 if sheet == last else 1
         last = sheet
         if number > MOST_ROWS:
             raise PenwrightError(f"{name}: '{sheet}' has more than {MOST_ROWS:,} rows, blank ones included. Split it")
+        if sum(map(len, row)) > MOST_CHARACTERS:
+            raise PenwrightError(
+                f"{name}: row {number:,} of '{sheet}' has more than {MOST_CHARACTERS:,} characters, repeated cells "
+                "included. Shorten its cells"
+            )
         yield sheet, row
 
 
