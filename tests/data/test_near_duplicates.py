@@ -2,11 +2,14 @@
 
 from itertools import islice, repeat
 from pathlib import Path
+from threading import Event
 
 import pytest
 
+from penwright.config import Table, merge
 from penwright.data import near_duplicates
 from penwright.data.near_duplicates import near_duplicates_note
+from penwright.workflows import plan
 from penwright.workflows.plan import prepare
 
 LONG = "the quick brown fox jumps over the lazy dog near the river bank"
@@ -41,11 +44,53 @@ def test_only_the_first_texts_are_compared(monkeypatch: pytest.MonkeyPatch) -> N
     assert near_duplicates_note([LONG], [LONG] * 10).startswith("10 of 10 held-out texts")
 
 
-def test_two_examples_are_shown(tmp_path: Path) -> None:
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
+    """Settings for a table of similar texts, each with a group, and an empty cache."""
+    monkeypatch.setenv("PENWRIGHT_CACHE", str(tmp_path / "cache"))
     path = tmp_path / "a.csv"
-    rows = [f"{LONG} {'abcde'[n % 5]} {n},{'xy'[n % 2]}\n" for n in range(200)]
-    path.write_text("text,label\n" + "".join(rows), encoding="utf-8")
-    corpus = prepare({"data": {"train": [str(path)]}, "training": {"steps": 1}}).corpus
+    rows = [f"{LONG} {'abcde'[n % 5]} {n},{'xy'[n % 2]},{n % 10}\n" for n in range(200)]
+    path.write_text("text,label,topic\n" + "".join(rows), encoding="utf-8")
+    return {"data": {"train": [str(path)], "text": "text", "label": "label"}, "training": {"steps": 1}}
+
+
+def test_note_is_made_once_for_each_split(settings: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes: list[str] = []
+
+    def note(*_: object) -> str:
+        notes.append(f"note {len(notes)}")
+        return notes[-1]
+
+    monkeypatch.setattr(plan, "near_duplicates_note", note)
+    for seed in (1, 2):  # as for two members of an ensemble, which share the held-out texts
+        member = merge(settings, {"seed": seed, "data": {"seed": 1}})
+        assert "note 0" in prepare(member).corpus.report.notes
+    for change in ({"seed": 2}, {"group": "topic"}, {"held_out": 0.3}):
+        assert notes[-1] not in prepare(merge(settings, {"data": change})).corpus.report.notes
+    assert len(notes) == 4
+
+
+def test_slow_comparison_is_announced(settings: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared, announced = Event(), Event()
+
+    def say(text: str) -> None:
+        assert not compared.is_set() or "comparing" not in text
+        if "comparing the held-out texts" in text:
+            announced.set()
+
+    def note(*_: object) -> str:
+        assert announced.wait(60)
+        compared.set()
+        return ""
+
+    monkeypatch.setattr(plan, "SECONDS_IN_SILENCE", 0.01)
+    monkeypatch.setattr(plan, "near_duplicates_note", note)
+    prepare(settings, say)
+    assert announced.is_set()
+
+
+def test_two_examples_are_shown(settings: Table) -> None:
+    corpus = prepare(settings).corpus
     note = next(each for each in corpus.report.notes if "nearly the same" in each)
     assert note.startswith(f"{len(corpus.held_out)} of {len(corpus.held_out)} held-out texts")
     assert note.count(" and 'the quick") == 2 and len(note) < 500

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from itertools import islice, takewhile
 from pathlib import Path
+from threading import Timer
 
 from penwright.config import (
     BUDGETS,
@@ -26,7 +28,7 @@ from penwright.devices import available_memory
 from penwright.errors import PenwrightError, Say, Undecided, UsageError, say_nothing
 from penwright.formats.tokenizer_source import read_tokenizer_source
 from penwright.run.folder import Run
-from penwright.storage import require_writable_cache
+from penwright.storage import remember, require_writable_cache
 from penwright.tasks import TASKS, AnyCorpus, reading_of
 from penwright.text import BETWEEN_TEXTS, count
 from penwright.tokenizers import Tokenizer
@@ -41,6 +43,7 @@ SCORE = "score"  # name of the regression task: `classify` with numbers instead 
 HEADS = ("n_heads", "n_kv_heads", "d_head")  # settings that must be consistent with the width of the model
 N_EXAMPLES = 3  # number of examples to show before training
 FEWEST_CHARACTERS = 100  # minimum length in characters of a text on which a model can learn to generate text
+SECONDS_IN_SILENCE = 1.0  # time after which a message says what takes so long
 SEEN_FOR_FACTS = 2_000_000  # maximum number of characters to read for counting the distinct characters
 
 
@@ -104,7 +107,7 @@ def prepare(settings: Table, say: Say = say_nothing) -> Prepared:
         settings = merge(settings, {"data": {"held_out": FEW_HELD_OUT}})
         corpus = TASKS[first.task].open_corpus(first.data.train, replace(reading, held_out=FEW_HELD_OUT))
     if first.task == "classify":
-        corpus = _with_near_duplicates(corpus)
+        corpus = _with_near_duplicates(corpus, say)
     settings = merge(settings, _found_in(corpus))
     if tokenizer is None and (tokenizer := changed_tokenizer(first, corpus, say)):
         settings = merge(settings, {"tokenizer": {"vocab_size": tokenizer.vocab_size}})
@@ -148,12 +151,21 @@ def _found_in(corpus: AnyCorpus) -> Table:
     return merge(pairs, {"model": {"problem_type": problem_type}}, data)
 
 
-def _with_near_duplicates(corpus: AnyCorpus) -> AnyCorpus:
-    """Return the corpus with a note on held-out texts that are nearly the same as a training text, if there are any."""
+def _with_near_duplicates(corpus: AnyCorpus, say: Say) -> AnyCorpus:
+    """Return the corpus with a note on held-out texts that are nearly the same as a training text, if there are any.
+
+    The note is cached: an ensemble needs it for each member, and the studio for each change of a plan.
+    """
     training, held_out = (
         (each.text for each in part if isinstance(each, Labelled)) for part in (corpus.training, corpus.held_out)
     )
-    note = near_duplicates_note(training, held_out)
+    key = ["near-duplicates", version("penwright"), corpus.fingerprint, corpus.report.split]
+    timer = Timer(SECONDS_IN_SILENCE, say, ["comparing the held-out texts with the training texts"])
+    timer.start()
+    try:
+        note = remember(key, lambda: {"note": near_duplicates_note(training, held_out)})["note"]
+    finally:
+        timer.cancel()
     return replace(corpus, report=replace(corpus.report, notes=(*corpus.report.notes, note))) if note else corpus
 
 
