@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import sys
+from itertools import combinations
 from math import log
 from pathlib import Path
 
@@ -152,6 +153,59 @@ def test_classifier_with_ngrams_is_exported_to_transformers_without_them(
     done = penwright("export", tmp_path / "run", "--to", "huggingface", "--output", tmp_path / "again")
     assert done.returncode == 0 and "the scores without n-grams are unknown" in done.stderr
     assert "not measured" in (tmp_path / "again" / "README.md").read_text(encoding="utf-8")
+
+
+def test_classifier_of_several_labels_is_exported_to_transformers_and_peft(penwright: Command, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    words = {"war": "army", "action": "chase", "comedy": "laughs"}
+    sets = [names for n in range(4) for names in combinations(words, n)] * 20
+    rows = [
+        f"a film with {' '.join(words[each] for each in names)} {n},{'|'.join(names)}" for n, names in enumerate(sets)
+    ]
+    table, base, run = tmp_path / "films.csv", tmp_path / "base", tmp_path / "run"
+    table.write_text("\n".join(["text,label", *rows]), encoding="utf-8")
+    options = [option for name, value in BERT.items() for option in ("--set", f"model.{name}={value}")]
+    options += ["--steps", "20", "--set", "model.ngrams=false", *QUICK]
+    made = penwright("train", table, "--run", base, *options)
+    assert made.returncode == 0, made.stderr
+    options = ["--from", base, "--lora", 2, "--steps", 5, "--set", "model.ngrams=true", "--set", "training.threads=1"]
+    made = penwright("train", table, "--run", run, *options)
+    assert made.returncode == 0, made.stderr
+    cards, logits = {}, {}
+    exports = tmp_path / "exports"
+    adapted = (base, "--adapter", exports / "peft", "--to", "huggingface")
+    for name, arguments in (
+        ("base", (base, "--to", "huggingface")),
+        ("mixed", (run, "--to", "huggingface")),
+        ("peft", (run, "--to", "peft")),
+        ("adapted", adapted),
+    ):
+        done = penwright("export", *arguments, "--output", exports / name)
+        assert done.returncode == 0, done.stderr
+        cards[name] = (exports / name / "README.md").read_text(encoding="utf-8")
+        if name != "peft":
+            tokenizer = transformers.AutoTokenizer.from_pretrained(exports / name)
+            model = transformers.AutoModelForSequenceClassification.from_pretrained(exports / name).eval()
+            assert model.config.problem_type == "multi_label_classification"
+            with torch.no_grad():
+                logits[name] = model(**tokenizer("a film with army chase", return_tensors="pt")).logits[0]
+    expected = load(base).classify("a film with army chase")[0].scores
+    found = dict(zip(model.config.id2label.values(), logits["base"].sigmoid().tolist(), strict=True))
+    assert found == pytest.approx(expected, abs=1e-5)
+    torch.testing.assert_close(logits["adapted"], logits["mixed"], atol=1e-5, rtol=1e-5)
+    classifier = load(run)
+    classifier.linear = None
+    alone = classifier.classify("a film with army chase")[0].scores
+    scale = logits["mixed"] / torch.tensor([alone[label] for label in model.config.id2label.values()]).logit()
+    torch.testing.assert_close(scale, scale[:1].expand(3), atol=1e-4, rtol=1e-4)
+    limits = r"Minimum probability at which a text gets a label: .*"
+    assert (
+        re.findall(limits, cards["mixed"]) == re.findall(limits, cards["peft"]) == re.findall(limits, cards["adapted"])
+    )
+    assert (
+        re.findall(r"\| micro-F1 \| .* \|", cards["mixed"]) == re.findall(r"\| micro-F1 \| .* \|", cards["peft"]) != []
+    )
+    assert all(f"{label} 0." in cards["mixed"] for label in words)
 
 
 def test_scores_in_the_card_are_numbers_of_the_exported_model(runs: Path, tmp_path: Path) -> None:

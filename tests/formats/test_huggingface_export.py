@@ -169,6 +169,20 @@ def test_exported_regression_model_predicts_on_the_scale_of_its_training(random_
         torch.testing.assert_close(found, 3 + 2 * model(tokens, tokens >= 0), atol=1e-4, rtol=1e-4)
 
 
+def test_exported_classifier_of_several_labels_has_the_same_probabilities(random_model, bpe, tmp_path):
+    labels = ("war", "action", "comedy")
+    model = random_model("classify", bpe, 3, **ENCODER, problem_type="multi_label_classification")
+    save_huggingface(model, bpe, tmp_path, metadata=ModelMetadata(labels))
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
+    text = "some words"
+    (found,) = transformers.pipeline(
+        "text-classification", theirs, tokenizer=transformers.AutoTokenizer.from_pretrained(tmp_path), top_k=None
+    )([text])
+    (expected,) = Classifier(model, bpe, labels).classify([text])
+    assert {each["label"]: each["score"] for each in found} == pytest.approx(expected.scores, abs=1e-5)
+    assert load_huggingface(tmp_path).settings.problem_type == "multi_label_classification"
+
+
 def test_classifier_with_mean_pooling_is_refused_by_name(random_model, bpe, tmp_path):
     model = random_model("classify", bpe, **ENCODER | {"pooling": "mean", "pooler": False})
     with pytest.raises(PenwrightError, match=r"model\.pooling = 'mean', model\.pooler = False\. .*onnx"):

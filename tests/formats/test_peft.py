@@ -19,7 +19,6 @@ from penwright.model import HEAD, Model
 from penwright.model.lora import adapted_layers, merged
 from penwright.model.weights import load_weights, weights_of
 from penwright.tokenizers import Tokenizer
-from penwright.workflows.export import _require_no_ngrams
 
 from .test_huggingface import GPT2, TRANSLATORS, randomised
 from .test_huggingface_export import ENCODER
@@ -152,6 +151,18 @@ def test_adapter_of_a_classifier_has_the_names_of_transformers(random_model, bpe
     assert not of_balanced.tensors["log_prior"].any()
 
 
+@torch.no_grad()
+def test_adapter_of_a_classifier_of_several_labels_keeps_its_thresholds(random_model, bpe, tmp_path: Path) -> None:
+    model = random_model("classify", bpe, **ENCODER, problem_type="multi_label_classification")
+    adapter = random_adapter(model)
+    adapter.tensors["thresholds"] = torch.tensor([0.25, 0.75])
+    save_adapter(adapter, "bert", "classify", model, bpe, tmp_path, LABELS)
+    config = json.loads((tmp_path / "adapter_config.json").read_text(encoding="utf-8"))
+    assert config["modules_to_save"] == ["classifier", "pooler"], "transformers has no thresholds"
+    read = load_adapter(tmp_path, model, bpe, "", LABELS)
+    assert torch.equal(read.tensors["thresholds"], adapter.tensors["thresholds"])
+
+
 def test_adapter_that_peft_cannot_represent_is_refused_or_warned_of(random_model, bpe, tmp_path: Path) -> None:
     gpt2 = random_model(
         "generate",
@@ -167,5 +178,3 @@ def test_adapter_that_peft_cannot_represent_is_refused_or_warned_of(random_model
     with pytest.warns(PenwrightWarning, match="only Penwright can read"):
         save_adapter(random_adapter(other), "own", "generate", other, bpe, tmp_path)
     assert load_adapter(tmp_path, other, bpe, "").tensors
-    with pytest.raises(PenwrightError, match="mixed with an n-gram classifier"):
-        _require_no_ngrams("peft", other.settings.model_copy(update={"ngrams": True}))

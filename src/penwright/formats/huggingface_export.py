@@ -142,6 +142,8 @@ def _candidate(name: str, model: Model, tokenizer: Tokenizer, labels: tuple[str,
     if labels:
         config["id2label"] = {str(number): label for number, label in enumerate(labels)}
         config["label2id"] = {label: number for number, label in enumerate(labels)}
+        if model.settings.problem_type != "single_label_classification":  # the default of transformers
+            config["problem_type"] = model.settings.problem_type
     unused = UNUSED[task] if labels or task != "classify" else UNUSED[task] | HEAD
     try:
         return _Candidate(architecture, config, _lost_settings(wanted, config, unused), is_invalid=False)

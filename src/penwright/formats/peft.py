@@ -21,7 +21,7 @@ from penwright.formats.huggingface_export import architecture_for, folded
 from penwright.formats.huggingface_files import ADAPTER_CONFIG
 from penwright.model import HEAD, Model
 from penwright.model.lora import A, B, adapted_layers
-from penwright.model.weights import VOCABULARY
+from penwright.model.weights import FITTED, VOCABULARY
 from penwright.run.checkpoints import first_problem
 from penwright.storage import MOST_IN_SMALL, let_others_read, read_json, require_plain
 from penwright.tokenizers import Tokenizer
@@ -92,12 +92,12 @@ def save_adapter(
         module, _, last = name.rpartition(".")
         tensors[f"{names.get(module, module)}.{last}" if module else last] = tensor.contiguous()
     adapted = {name.rpartition(".")[0] for name in tensors if name.endswith((A, B))}
-    saved = {name.removeprefix(prefix).split(".")[0] for name in tensors if not name.endswith((A, B))}
+    whole = {name.removeprefix(prefix).split(".")[0] for name in tensors if not name.endswith((A, B))}
     config = _config(adapter.settings) | {
         "task_type": TASK_TYPES[task],
         "base_model_name_or_path": base,
         "target_modules": _endings(adapted, {*names.values()} - adapted),
-        "modules_to_save": sorted(saved) or None,
+        "modules_to_save": sorted(whole.difference(FITTED)) or None,  # thresholds are only for Penwright
         "fan_in_fan_out": architecture is not None and any(each.transposed for each in architecture.modules),
     }
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

@@ -1,16 +1,16 @@
 """Export a run for another engine, as an adapter, or as a new run."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import torch
 
-from penwright.classification.fitting import SINGLE
-from penwright.classification.mixture import ENCODER_ALONE, fit_mixture
-from penwright.config import ModelSettings, Precision
+from penwright.classification.mixture import ENCODER_ALONE, fit_mixture, fit_mixture_of_sets
+from penwright.config import Precision
 from penwright.errors import PenwrightError, Say, UsageError, say_nothing
 from penwright.formats.ctranslate2 import save_ctranslate2
 from penwright.formats.export import NO_METADATA, ModelMetadata, new_folder, write_card
@@ -19,21 +19,23 @@ from penwright.formats.huggingface_export import architecture_for, save_huggingf
 from penwright.formats.huggingface_files import PREFIX
 from penwright.formats.onnx import save_onnx
 from penwright.formats.peft import Adapter, load_adapter, save_adapter
-from penwright.model import Model
+from penwright.model import EncoderOnly, Model
 from penwright.model.lora import merged
-from penwright.model.weights import load_weights
+from penwright.model.weights import load_weights, weights_of
 from penwright.run.checkpoints import Tensors
 from penwright.run.folder import CORPUS, Run
 from penwright.run.provenance import corpus_record, made_with
 from penwright.run.records import METRICS, finite_or_none, read_records
 from penwright.tasks import RunContext, scoring_of
 from penwright.tasks.labelled import classifier_model, predictions
+from penwright.tasks.multi_label import fit_thresholds
 from penwright.text import count
 from penwright.tokenizers import Tokenizer
 from penwright.workflows.evaluate import evaluation_context, open_corpus_of
 from penwright.workflows.load import OpenedRun, open_base, open_run
 
 Format = Literal["ctranslate2", "gguf", "huggingface", "onnx"]
+SEVERAL = "multi_label_classification"
 # keys of metrics.jsonl that are not scores, and the maximum number of labels to list in README.md
 COUNTERS, SHOWN = {"step", "seconds", "epoch", "targets", "skipped"}, 50
 LEAST_SCALE = 0.01  # minimum factor of calibrated logits; with 0, all labels would be equally likely
@@ -58,12 +60,12 @@ def export(
 
     "peft" writes the adapter of a LoRA run. "penwright" makes a new run, with adapters merged into the weights.
     README.md states the origin and the licence of an imported model. An `adapter` in PEFT's format is first merged into
-    the model. transformers cannot run the n-grams of a classifier. The encoder is then calibrated and exported alone.
-    Its scores are reported, and written to README.md. Raises UsageError if the run has no adapter to write.
+    the model. transformers and PEFT cannot run the n-grams of a classifier. The encoder is then calibrated and exported
+    alone. Its scores are reported, and written to README.md. Raises UsageError if the run has no adapter to write.
     """
     run = open_run(folder)
     if to == "peft":
-        _save_adapter(run, output)
+        _save_adapter(run, output, say)
         return
     model = run.model()
     if adapter is not None:
@@ -78,6 +80,8 @@ def export(
         metadata = metadata._replace(card=metadata.card + _scores_without_ngrams(run, model, say))
     elif metadata.labels:
         metadata = metadata._replace(card=metadata.card + _classifier_card(run, to, with_scores=adapter is None))
+    if to == "huggingface":
+        metadata = metadata._replace(card=metadata.card + _thresholds(model, metadata.labels))
     save_as(to, model, run.tokenizer, output, precision, metadata)
 
 
@@ -111,6 +115,15 @@ def _classifier_card(run: OpenedRun, to: AnyFormat, *, with_scores: bool) -> str
     return "".join(f"\n{line}\n" for line in lines)
 
 
+def _thresholds(model: Model, labels: Sequence[str]) -> str:
+    """Return Markdown with the thresholds of a classifier with several labels for each text; "" for other models."""
+    if not isinstance(model, EncoderOnly) or model.settings.problem_type != SEVERAL:
+        return ""
+    thresholds = zip(labels, model.thresholds.tolist(), strict=True)
+    each = ", ".join(f"{label} {threshold:.4g}" for label, threshold in thresholds)
+    return f"\nMinimum probability at which a text gets a label: {each}\n"
+
+
 def _scores_without_ngrams(run: OpenedRun, model: Model, say: Say) -> str:
     """Report what a mixed classifier and its encoder alone score on the held-out texts. Return Markdown for README.md.
 
@@ -125,7 +138,7 @@ def _scores_without_ngrams(run: OpenedRun, model: Model, say: Say) -> str:
     settings = run.recipe.model.model_copy(update={"ngrams": False})
     without = replace(context, recipe=run.recipe.model_copy(update={"model": settings}))
     mixed = scoring_of(run.recipe).evaluate(context)
-    if settings.problem_type == SINGLE:
+    if settings.problem_type != "regression":
         _calibrate(without)
     alone = scoring_of(run.recipe).evaluate(without)
     rows = [(score.name, f"{score.value:.4g}", f"{other.value:.4g}") for score, other in zip(alone, mixed, strict=True)]
@@ -139,22 +152,20 @@ def _scores_without_ngrams(run: OpenedRun, model: Model, say: Say) -> str:
 
 @torch.no_grad()
 def _calibrate(context: RunContext) -> None:
-    """Scale the logits of the model, so that its probabilities fit the held-out texts. Labels do not change."""
+    """Scale the logits of the model, so that its probabilities fit the held-out texts.
+
+    The most likely label does not change. If a text may have several labels, their thresholds are tuned again.
+    """
     model, parts = classifier_model(context), list(predictions(context))
     outputs, truth = (torch.cat(each) for each in ([part.outputs for part in parts], [part.truth for part in parts]))
     balanced = model.settings.balanced
-    weight, _ = fit_mixture(outputs, torch.zeros_like(outputs), truth, ENCODER_ALONE, balanced=balanced)
+    fit = fit_mixture_of_sets if model.settings.problem_type == SEVERAL else partial(fit_mixture, balanced=balanced)
+    weight, _ = fit(outputs, torch.zeros_like(outputs), truth, ENCODER_ALONE)
     scale = weight.clamp(min=LEAST_SCALE)
     for parameter in (*model.output.parameters(), *([model.log_prior] if balanced else [])):
         parameter.mul_(scale)
-
-
-def _require_no_ngrams(to: AnyFormat, settings: ModelSettings) -> None:
-    if settings.ngrams:
-        raise PenwrightError(
-            f"this classifier cannot be exported to {to}: it is mixed with an n-gram classifier, which other engines "
-            "cannot run. Train a classifier without n-grams: --set model.ngrams=false"
-        )
+    if model.settings.problem_type == SEVERAL:
+        model.thresholds.copy_(fit_thresholds(scale * outputs, truth))
 
 
 def _metadata(run: OpenedRun) -> ModelMetadata:
@@ -174,19 +185,23 @@ def _metadata(run: OpenedRun) -> ModelMetadata:
     return ModelMetadata(run.card.labels, origin.licence if origin else None, card, chat, linear)
 
 
-def _save_adapter(run: OpenedRun, output: Path) -> None:
+def _save_adapter(run: OpenedRun, output: Path, say: Say) -> None:
     recipe = run.recipe
     if recipe.lora is None or recipe.finetuning is None:
         raise UsageError(f"{run.run.folder} has no adapter: it was not trained with --lora")
-    if recipe.task == "classify":
-        _require_no_ngrams("peft", recipe.model)
+    model, metadata, weights = run.model(), _metadata(run), run.best.weights()
+    if recipe.task == "classify" and recipe.model.ngrams:
+        metadata = metadata._replace(card=metadata.card + _scores_without_ngrams(run, model, say))
+        calibrated = weights_of(model)  # adapters are merged into these, but the head is a part of the adapter
+        weights = {name: calibrated.get(name, tensor) for name, tensor in weights.items() if name != "mixture"}
+    metadata = metadata._replace(card=metadata.card + _thresholds(model, metadata.labels))
     origin = corpus_record(open_base(recipe, run.run).run)
     base = origin.imported.source.removeprefix(PREFIX) if origin.imported and origin.is_untrained else None
-    adapter = Adapter(recipe.lora, run.best.weights(), recipe.finetuning.base_sha256)
+    adapter = Adapter(recipe.lora, weights, recipe.finetuning.base_sha256)
     with new_folder(output) as unfinished:
         name = base or recipe.finetuning.base
-        save_adapter(adapter, name, recipe.task, run.model(), run.tokenizer, unfinished, run.card.labels)
-        write_card(_metadata(run), unfinished)
+        save_adapter(adapter, name, recipe.task, model, run.tokenizer, unfinished, metadata.labels)
+        write_card(metadata, unfinished)
 
 
 def _save_run(run: OpenedRun, weights: Tensors, folder: Path) -> None:
