@@ -6,8 +6,7 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from socket import socket
-from time import sleep
+from socket import socket, socketpair
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ import torch.distributed.fsdp
 import torch.distributed.nn
 import torch.distributed.tensor  # imported here once: otherwise every rank would import these
 from safetensors.torch import save_file
+from torch.distributed import TCPStore
 
 import penwright.cli.main as cli
 from penwright.config import Recipe, Table, merge, validate
@@ -115,11 +115,27 @@ def resume_run(run: Path) -> Callable[[Ranks, Table, Path], None]:
     return resume
 
 
+def fork_store() -> tuple[str, socket]:
+    """Serve a store in a fork of this process, as torchrun's agent does; return its port.
+
+    The store ends when all processes with the returned socket have closed it.
+    """
+    ours, theirs = socketpair()
+    if os.fork() == 0:
+        ours.close()
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        theirs.sendall(str(store.port).encode())
+        theirs.recv(1)
+        os._exit(0)
+    theirs.close()
+    return ours.recv(8).decode(), ours
+
+
 def fork(n: int, work: Callable[[], None], name: str) -> None:
     """Do the work in n forks of this process, which has not started any thread."""
-    with socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1]), "WORLD_SIZE": str(n)}
+    port, connection = fork_store()
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(n)}
+    address["TORCHELASTIC_USE_AGENT_STORE"] = "True"
     children = []
     for rank in range(n):
         if child := os.fork():
@@ -139,6 +155,7 @@ def fork(n: int, work: Callable[[], None], name: str) -> None:
             sys.stderr.flush()
             os._exit(code)
     failed = [child for child in children if os.waitpid(child, 0)[1]]
+    connection.close()
     if failed:
         raise SystemExit(f"{name}: {len(failed)} of {n} ranks failed")
 
@@ -171,9 +188,6 @@ def train_on_two_nodes(folder: Path, text: str, arguments: list[str]) -> None:
             cli.main()
         finally:
             join().leave()  # forks skip what is to be done at exit
-            (node / "ended").touch()
-            while not (folder / "node 1" / "ended").exists():  # rank 0 holds the store, as torchrun would
-                sleep(0.02)
 
     fork(2, train, "two nodes")
 

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from socket import socket
 from threading import Event, Timer
 from time import monotonic, sleep
 
@@ -332,12 +331,11 @@ def test_killed_rank_restarts_all_ranks_of_a_sharded_run(
 @linux
 def test_both_nodes_restart_though_only_one_counts_it(text: Path, environment: dict[str, str], tmp_path: Path) -> None:
     """Start two agents of torchrun, as on two machines that share a disk, but not the cache."""
-    with socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
+    rendezvous = ["--rdzv-backend", "c10d", "--rdzv-conf", "store_type=file"]  # a port would have to be chosen first
+    rendezvous += ["--rdzv-endpoint", str(tmp_path / "rendezvous"), "--rdzv-id", "job"]
     command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
-    command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", "job", "--max-restarts", "2"]
-    command += ["-m", "--", "penwright", "train", str(text), "--run", "run", "--steps", "400", *map(str, OPTIONS)]
+    command += [*rendezvous, "--max-restarts", "2", "-m", "--", "penwright", "train"]
+    command += [str(text), "--run", "run", "--steps", "400", *map(str, OPTIONS)]
     run, nodes = tmp_path / "run", []
     try:
         for node in range(2):
