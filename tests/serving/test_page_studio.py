@@ -198,6 +198,23 @@ def test_from_an_empty_folder_to_a_writer_by_keyboard(page: Any, studio: Studio)
     write_by_keyboard(page, run)
 
 
+def test_several_columns_of_labels_are_shown_and_chosen(page: Any, studio: Studio) -> None:
+    studio.start()
+    page.goto(f"{studio.address}/#/train")
+    page.wait_for_selector("main[data-ready='train']")
+    rows = "".join(f"a film with words {n},{n % 2},{n % 3 // 2},{n % 5 // 4}\n" for n in range(60))
+    page.evaluate(DROP, ["h1", "kinds.csv", f"text,war,love,sad\n{rows}"])
+    label = ".columns select >> nth=1"
+    page.wait_for_selector(f"{label} >> option:checked:has-text('war, love, sad')", state="attached")
+    page.select_option(label, "several")
+    page.uncheck(".columns fieldset:not([hidden]) label:has-text('love') input")
+    check_layout_and_accessibility(page)
+    page.click(".columns fieldset:not([hidden]) button")
+    page.wait_for_selector(f"{label} >> option:checked:text-is('war, sad')", state="attached")
+    page.select_option(label, "3")
+    page.wait_for_selector(f"{label} >> option:checked:text-is('love')", state="attached")
+
+
 def test_translator_by_mouse_and_classifier_by_keyboard_are_queued(page: Any, studio: Studio) -> None:
     studio.start()
     page.goto(f"{studio.address}/#/train")

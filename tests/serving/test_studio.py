@@ -359,3 +359,14 @@ def test_unsuitable_texts_are_explained(client: Client) -> None:
     status, found = client.ask("studio/plan", chosen)
     assert status == 200 and found["recipe"]["task"] == "classify"
     assert found["roles"] == {"text": [["remark", 2]], "label": [["group", 3]]}
+
+
+def test_several_columns_of_labels_are_chosen_by_name_or_number(client: Client) -> None:
+    rows = "".join(f"some words {n}\t{n % 2}\t{n % 3 // 2}\t{n % 5 // 4}\n" for n in range(60))
+    client.upload("films.tsv", f'text\twar\t"quoted" łove\tsad\n{rows}'.encode())
+    chosen = {"texts": ["films.tsv"], "columns": {"label": ['"quoted" łove', 4]}, "size": "nano", "minutes": 1}
+    status, found = client.ask("studio/plan", chosen)
+    assert status == 200, found
+    assert found["roles"] == {"text": [["text", 1]], "label": [['"quoted" łove', 3], ["sad", 4]]}
+    status, found = client.ask("studio/plan", {**chosen, "columns": {"label": []}})
+    assert 400 <= status < 500, found

@@ -74,7 +74,8 @@ class Studio:
             options += [f"--{option}", f"{value}"] if value is not None else []
         options += ["--steps", f"{request.steps}"] if request.steps is not None else []
         for role, column in request.columns.items():
-            options += ["--set", f"data.{role}={column}"]
+            value = json.dumps(column, ensure_ascii=False) if isinstance(column, list) else column
+            options += ["--set", f"data.{role}={value}"]
         return [*texts, *options]
 
 

@@ -13,6 +13,7 @@ Role = Literal["text", "label", "source", "target"]
 Planned = Literal["tokenizer.type", "tokenizer.vocab_size", "model.size", "model.n_layers"]
 Word = Annotated[Text, Field(max_length=40, pattern=r"^[a-z0-9-]+$")]
 Column = Annotated[Text, Field(max_length=500)]
+Columns = Annotated[list[int | Column], Field(min_length=1, max_length=1000)]
 
 
 class MachineFacts(BaseModel):
@@ -59,8 +60,8 @@ class PlanRequest(ModelRequest):
     texts: Annotated[list[Name], Field(min_length=1, max_length=1000)]
     task: Literal["generate", "chat", "translate", "classify"] | None = None
     columns: Annotated[
-        dict[Role, int | Column], Field(default_factory=dict)
-    ]  # number or name of the column for each role
+        dict[Role, int | Column | Columns], Field(default_factory=dict)
+    ]  # number or name of the column for each role, or a list of several
     size: Word | None = None
     minutes: Annotated[float, Field(gt=0, le=100_000)] | None = None
     steps: Annotated[int, Field(gt=0, le=10**9)] | None = None

@@ -9,6 +9,9 @@ import { duration, expected, parameters, ROLES, rounded, TASKS } from "./words.j
 /** The choices of the planner that training keeps, so that it trains the model that is shown. */
 const KEPT = ["tokenizer.type", "tokenizer.vocab_size", "model.size", "model.n_layers"];
 
+/** The roles that several columns can have: texts are joined, and labels are columns of 0 and 1. */
+const SEVERAL = ["text", "label"];
+
 /**
  * Create both sections. `state` keeps what a person has chosen; `leaveOut(text)` unticks a text, and `train(request)` starts the training.
  */
@@ -93,13 +96,31 @@ export function makePlan({ signal, state, announce, texts, leaveOut, train }) {
   }
   function columnChoices({ columns: names, roles }, task) {
     if (!names.length) return null;
+    const shown = (name) => (/^\d+$/.test(name) ? `column ${name}` : name);
+    const choose = (role, chosen) => become({ columns: JSON.stringify({ ...columns(), [role]: chosen }) });
     const choice = ([role, title]) => {
-      const [now] = roles[role] || [];
-      const option = (name, at) => make("option", { value: at + 1, selected: now && now[1] === at + 1 }, /^\d+$/.test(name) ? `column ${name}` : name);
-      const change = ({ target }) => become({ columns: JSON.stringify({ ...columns(), [role]: Number(target.value) }) });
-      return make("label", { class: "line" }, `${title}: `, make("select", { change }, names.map(option)));
+      const now = roles[role] || [];
+      const isChosen = (at) => now.some(([, number]) => number === at + 1);
+      const options = names.map((name, at) => make("option", { value: at + 1, selected: now.length === 1 && isChosen(at) }, shown(name)));
+      if (now.length > 1) options.unshift(make("option", { value: "now", selected: true }, now.map(([name]) => shown(name)).join(", ")));
+      if (!SEVERAL.includes(role)) return chooser(title, options, (value) => choose(role, Number(value)));
+      options.push(make("option", { value: "several" }, "several columns …"));
+      const boxes = names.map((_, at) => make("input", { type: "checkbox", value: at + 1, checked: isChosen(at) }));
+      const use = () => {
+        const ticked = boxes.filter((box) => box.checked).map((box) => Number(box.value));
+        return ticked.length && choose(role, ticked);
+      };
+      const fields = make("fieldset", { class: "line", hidden: true },
+        make("legend", {}, `${title}: columns`),
+        boxes.map((box, at) => make("label", {}, box, ` ${shown(names[at])}`)),
+        make("button", { type: "button", click: use }, "Use these columns"));
+      const change = (value) => {
+        fields.hidden = value !== "several";
+        return Number(value) ? choose(role, Number(value)) : undefined;
+      };
+      return [chooser(title, options, change), fields];
     };
-    return make("div", { class: "line columns" }, ROLES[task].map(choice));
+    return make("div", { class: "line columns" }, ROLES[task].map(choice).flat());
   }
   function show(plan) {
     const { recipe, data, examples, passage } = plan;
@@ -180,6 +201,10 @@ export function makePlan({ signal, state, announce, texts, leaveOut, train }) {
   }
   return { sections, update, retry, queued };
 }
+
+/** A labelled menu. `choose(value)` is called with the option that a person chooses. */
+const chooser = (title, options, choose) =>
+  make("label", { class: "line" }, `${title}: `, make("select", { change: ({ target }) => choose(target.value) }, options));
 
 /** A passage of running text with its tokens. */
 const passageOf = (tokens) => [
