@@ -273,7 +273,7 @@ def test_verify_finds_a_changed_byte(store: TokenStore):
 
 def test_store_of_another_version_is_refused(store: TokenStore):
     path = store.folder / "store.json"
-    path.write_text(path.read_text(encoding="utf-8").replace('"version": 2', '"version": 0'), encoding="utf-8")
+    path.write_text(path.read_text(encoding="utf-8").replace('"version": 3', '"version": 0'), encoding="utf-8")
     with pytest.raises(PenwrightError, match="format 0"):
         open_store(store.folder)
 

@@ -30,7 +30,7 @@ from penwright.run.provenance import corpus_record
 from penwright.tasks import TASKS, RunContext, generation
 from penwright.tasks.generation import FEW_TOKENS, SAMPLE_TOKENS  # before tests make them smaller
 from penwright.tokenizers import Tokenizer
-from penwright.tokenizers.chat_template import Message, encode_pieces
+from penwright.tokenizers.chat_template import ChatTemplate, Message, encode_pieces
 from penwright.tokenizers.foreign import ForeignTokenizer
 from penwright.tokenizers.markup import Markup
 from penwright.tokenizers.vocabulary import trimmed
@@ -39,6 +39,7 @@ from penwright.workflows.load import load, open_run
 from penwright.workflows.make_trainer import make_context
 from penwright.workflows.plan import prepare
 
+from ..tokenizers.test_chat_template import LLAMA_2, ZEPHYR
 from .conftest import TEXTS
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
@@ -344,6 +345,30 @@ def write_added(folder: Path, where: str, added: dict[str, int]) -> None:
     decoder = {str(number): {"content": name, "special": not name.isalpha()} for name, number in added.items()}
     content = {"added_tokens_decoder": decoder} if where == "tokenizer_config.json" else added
     write(folder / where, content)
+
+
+@pytest.mark.parametrize("is_legacy", [False, True])
+@pytest.mark.parametrize("source", [LLAMA_2, ZEPHYR])
+def test_chat_of_a_sentencepiece_model_has_the_ids_of_transformers(
+    source: str, is_legacy: bool, spm, tmp_path: Path
+) -> None:
+    options = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False, "vocab_size": 400}
+    (tmp_path / "tokenizer.model").write_bytes(spm("bpe", byte_fallback=True, **options).read_bytes())
+    names = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    write(tmp_path / "tokenizer_config.json", {"tokenizer_class": "LlamaTokenizer", "legacy": is_legacy, **names})
+    theirs = transformers.LlamaTokenizer.from_pretrained(tmp_path)
+    messages = [Message("user", "A cat"), Message("assistant", "Yes."), Message("user", " two  cats\n")]
+    records = [each._asdict() for each in messages]
+    wanted = theirs.apply_chat_template(records, chat_template=source, add_generation_prompt=True)["input_ids"]
+    template = ChatTemplate(source, "<s>", "</s>")
+    for has_file in (False, True):
+        if has_file:  # the same tokenizer as a tokenizer.json
+            theirs.save_pretrained(tmp_path)
+        ours = read_tokenizer(tmp_path, {}, "generate", None)
+        ((turn,), rest) = template.turns(messages)
+        pieces = [turn.prompt, [turn.answer], [Markup("</s>")], rest]
+        found = [token for each in pieces for token in encode_pieces(ours, each)]
+        assert [ours.pieces[token] for token in found] == [ours.pieces[token] for token in wanted]
 
 
 @pytest.mark.parametrize("where", ["added_tokens.json", "tokenizer_config.json"])

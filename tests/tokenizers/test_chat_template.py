@@ -42,6 +42,7 @@ ZEPHYR = (
     "{% for m in messages %}\n{{ '<|' + m.role + '|>\n' + m.content + eos_token }}\n"
     "{% if loop.last and add_generation_prompt %}\n{{ '<|assistant|>' }}\n{% endif %}\n{% endfor %}"
 )
+ANSWERS_ALONE = "{% for m in messages %}{{ m.content + eos_token }}{% endfor %}"
 QWEN_3 = (
     "{% for m in messages %}<|im_start|>{{ m.role + '\n' }}{% if m.role == 'assistant' and loop.last %}"
     "{{ '<think>\n\n</think>\n\n' }}{% endif %}{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -109,10 +110,11 @@ def test_template_that_writes_reserved_characters_is_refused(number: str) -> Non
         ChatTemplate(f"{{% for m in messages %}}{{{{ m.content }}}}\ue000{number}\ue001{{% endfor %}}").check()
 
 
-@pytest.mark.parametrize("source", [LLAMA_2, MISTRAL, ZEPHYR])
-def test_metaspace_tokens_of_a_template_equal_those_of_transformers(source: str) -> None:
+@pytest.mark.parametrize("scheme", ["always", "first"])
+@pytest.mark.parametrize("source", [LLAMA_2, MISTRAL, ZEPHYR, ANSWERS_ALONE])
+def test_metaspace_tokens_of_a_template_equal_those_of_transformers(source: str, scheme: str) -> None:
     library = LibraryTokenizer(models.BPE(unk_token="<unk>"))
-    library.pre_tokenizer, library.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    library.pre_tokenizer, library.decoder = pre_tokenizers.Metaspace(prepend_scheme=scheme), decoders.Metaspace()
     specials = [AddedToken(name, special=True, normalized=False) for name in ("<unk>", "<s>", "</s>")]
     text = "[INST] Hello [/INST] Hi. [INST] Bye [/INST] So long. <|user|>\n<|assistant|>\n"
     library.train_from_iterator([text] * 3, trainers.BpeTrainer(special_tokens=specials, show_progress=False))

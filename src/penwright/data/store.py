@@ -16,7 +16,7 @@ from numpy.typing import DTypeLike
 from penwright.errors import PenwrightError
 from penwright.storage import CACHE_ADVICE, MOST_IN_SMALL, identity_of, locked, read_json, remember, sha256_of
 
-FORMAT_VERSION = 2  # version 1 had no checksum of store.json
+FORMAT_VERSION = 3  # version 2 had spaces after special tokens where transformers has none
 LARGE = 256 << 20  # a file of at least this many bytes is verified again only if it has changed
 
 

@@ -14,7 +14,7 @@ from penwright.config import ChatSettings
 from penwright.errors import PenwrightError
 from penwright.sandbox import run_limited
 from penwright.tokenizers.encoders import Ragged
-from penwright.tokenizers.markup import Answer, Markup
+from penwright.tokenizers.markup import AfterAnswer, Answer, Markup, Separator
 from penwright.tokenizers.tokenizer import Tokenizer
 
 PLAIN = (
@@ -70,7 +70,7 @@ class ChatTemplate:
                 if is_after_answer and end and rest.startswith(end):
                     answer = turns[-1].answer
                     turns[-1] = turns[-1]._replace(answer=Answer(answer + piece[: -len(rest)], answer.before))
-                    pieces.append(Markup(rest.removeprefix(end)))
+                    pieces.append(AfterAnswer(rest.removeprefix(end)))
                 else:
                     pieces.append(piece)
                 is_after_answer = False
@@ -78,7 +78,7 @@ class ChatTemplate:
             is_after_answer = piece.role == ASSISTANT
             if is_after_answer:
                 before = pieces.pop() if pieces and isinstance(pieces[-1], Markup) else Markup()
-                pieces.append(Markup(before.rstrip(" ")))  # spaces before an answer belong to the answer
+                pieces.append(type(before)(before.rstrip(" ")))  # spaces before an answer belong to the answer
                 turns.append(Turn(tuple(pieces), Answer(before[len(pieces[-1]) :] + piece.content, pieces[-1])))
                 pieces = []
             else:
@@ -177,19 +177,22 @@ def encode_pieces(tokenizer: Tokenizer, pieces: Sequence[str]) -> list[int]:
     """
     ids = tokenizer.special_ids
     names = _any_of(tuple(ids))
+    encode = tokenizer.encode_after_special if isinstance(next(iter(pieces), ""), AfterAnswer) else tokenizer.encode
     tokens, text = list[int](), ""
     for piece in pieces:
         if isinstance(piece, Answer):
-            before = names.split(piece.before)[-1]
-            whole, first = tokenizer.encode(before + piece), tokenizer.encode(before)
-            return whole[len(first) :] if whole[: len(first)] == first else tokenizer.encode(piece)
+            *specials, before = names.split(piece.before)
+            encode = tokenizer.encode_after_special if specials else tokenizer.encode
+            whole, first = encode(before + piece), encode(before)
+            return whole[len(first) :] if whole[: len(first)] == first else encode(piece)
         for place, part in enumerate(names.split(piece) if isinstance(piece, Markup) else [piece]):
             if place % 2:
-                tokens += [*tokenizer.encode(text), ids[part]]
+                tokens += [*encode(text), ids[part]]
                 text = ""
+                encode = tokenizer.encode if isinstance(piece, Separator) else tokenizer.encode_after_special
             else:
                 text += part
-    return [*tokens, *tokenizer.encode(text)]
+    return [*tokens, *encode(text)]
 
 
 @lru_cache(maxsize=8)

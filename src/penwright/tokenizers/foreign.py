@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Annotated, Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from penwright.tokenizers.tokenizer import Tokenizer, well_formed
 SPACE = "\u2581"  # the character that stands for a space in SentencePiece pieces
 # Prefix added to the names of special tokens. Since no text contains it, no text is encoded as a special token.
 HIDDEN = "\uffff"
+FIRST = '"prepend_scheme": "first"'  # in tokenizer.json: a space is put only before the first text of a prompt
 SPECIAL = re.compile(r"__\w+__|>>.+<<|<.+>|madeupword\d+")  # names of tokens that represent no text
 TokenId = Annotated[int, Field(ge=0, lt=MOST_PIECES)]
 TokenIds = tuple[TokenId, ...]
@@ -50,8 +52,7 @@ class ForeignTokenizer(Tokenizer):
         self._plain = {name: part for name, part in file.items() if name != FOREIGN}
         check_foreign_file(self._plain)
         self.conventions = Conventions.model_validate(file[FOREIGN])
-        self._library = LibraryTokenizer.from_str(json.dumps(_with_hidden_specials(self._plain)))
-        self._library.encode_special_tokens = True
+        self._library = _library_of(self._plain)
         self.notes, self.joins_marks = (), False
         self.pad_id, self.start_id, self.end_id = (getattr(self.conventions, role) for role in ("pad", "start", "end"))
         self._read_vocabulary()
@@ -92,10 +93,26 @@ class ForeignTokenizer(Tokenizer):
 
     def encode_ragged(self, texts: Sequence[str]) -> Ragged:
         """Encode many texts into one array; return it with the number of tokens of each text."""
-        encodings = self._library.encode_batch_fast(list(map(_clean, texts)), add_special_tokens=False)
+        return self._ragged(self._library, texts)
+
+    def encode_after_special(self, text: str) -> list[int]:
+        """Encode a text that follows a special token, without the space that only the first text of a prompt gets."""
+        ids: list[int] = self._ragged(self._without_first_space, [text]).tokens.tolist()
+        return ids
+
+    def _ragged(self, library: LibraryTokenizer, texts: Sequence[str]) -> Ragged:
+        encodings = library.encode_batch_fast(list(map(_clean, texts)), add_special_tokens=False)
         lengths = np.array([len(each) for each in encodings], dtype=np.int64)
         numbers = np.fromiter((number for each in encodings for number in each.ids), np.int64, int(lengths.sum()))
         return Ragged(self._ids[numbers].astype(self.dtype), lengths)
+
+    @cached_property
+    def _without_first_space(self) -> LibraryTokenizer:
+        splitter = json.dumps(self._plain.get("pre_tokenizer"))
+        if FIRST not in splitter:
+            return self._library
+        file = {**self._plain, "pre_tokenizer": json.loads(splitter.replace(FIRST, FIRST.replace("first", "never")))}
+        return _library_of(file)
 
     def sizes(self, text: str) -> list[int]:
         """Return, for each token, the number of UTF-8 bytes of text that it covers."""
@@ -213,6 +230,13 @@ class ForeignTokenizer(Tokenizer):
             return None
         own = self.conventions.model_dump(exclude={"target", "ids", "extra"}, exclude_none=True)
         return ForeignTokenizer({**self.conventions.target, FOREIGN: own | self.conventions.target[FOREIGN]})
+
+
+def _library_of(file: Table) -> LibraryTokenizer:
+    """Return the tokenizer of a tokenizer.json, for texts without special tokens."""
+    library = LibraryTokenizer.from_str(json.dumps(_with_hidden_specials(file)))
+    library.encode_special_tokens = True
+    return library
 
 
 def _clean(text: str) -> str:

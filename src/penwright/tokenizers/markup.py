@@ -12,6 +12,18 @@ class Markup(str):
     __slots__ = ()
 
 
+class AfterAnswer(Markup):
+    """Template text that follows the special token at the end of an answer."""
+
+    __slots__ = ()
+
+
+class Separator(Markup):
+    """The name of a special token between two texts that are encoded independently."""
+
+    __slots__ = ()
+
+
 class Answer(str):
     """An answer in a conversation. It is encoded as a continuation of the template text before it."""
 
@@ -26,7 +38,7 @@ class Answer(str):
 
 def text_in_pieces(text: str, tokenizer: Tokenizer) -> tuple[str, ...]:
     """Split a text into pieces for a token store. Between the texts of a pair, insert the name of the end token."""
-    between = Markup(next(name for name, number in tokenizer.special_ids.items() if number == tokenizer.end_id))
+    between = Separator(next(name for name, number in tokenizer.special_ids.items() if number == tokenizer.end_id))
     first, *others = text.split(BETWEEN_TEXTS)
     return (first, *(piece for other in others for piece in (between, other)), Markup(""))
 

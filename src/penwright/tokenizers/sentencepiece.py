@@ -4,7 +4,7 @@ import base64
 import re
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from penwright.tokenizers.checks import MOST_PIECES, Table, parts_of
 
@@ -94,12 +94,16 @@ def _piece(fields: dict[int, Value]) -> SentencePiece:
     return SentencePiece(text.decode(), struct.unpack("<f", score)[0], kind)
 
 
-def as_tokenizer_json(model: SentencePieceModel) -> dict[str, Any]:
-    """Return a tokenizer.json that encodes texts in the same way as a SentencePiece model."""
+def as_tokenizer_json(model: SentencePieceModel, prefix: Literal["always", "first"] = "always") -> dict[str, Any]:
+    """Return a tokenizer.json that encodes texts in the same way as a SentencePiece model.
+
+    If the model adds a space before each text, `prefix` says whether it does so after special tokens, too. A model that
+    removes spaces around a text always does.
+    """
     pieces = model.pieces
     unknown = next((number for number, piece in enumerate(pieces) if piece.type == UNKNOWN), None)
     added = [(number, piece) for number, piece in enumerate(pieces) if piece.type in (UNKNOWN, CONTROL, USER_DEFINED)]
-    scheme = "always" if model.adds_prefix else "never"
+    scheme = "never" if not model.adds_prefix else "always" if model.trims else prefix
     metaspace = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": scheme, "split": False}
     return {
         "version": "1.0",
@@ -188,7 +192,7 @@ def from_tokenizer_json(file: Table) -> SentencePieceModel:
         [SentencePiece(name, scores.get(name, 0.0), kind(number, name)) for number, name in enumerate(names)],
         UNIGRAM if is_unigram else BPE,
         base64.b64decode(rules["Precompiled"]["precompiled_charsmap"]) if "Precompiled" in rules else b"",
-        adds_prefix=file["pre_tokenizer"]["prepend_scheme"] == "always",
+        adds_prefix=file["pre_tokenizer"]["prepend_scheme"] != "never",
         trims="Strip" in rules,
     )
 

@@ -60,6 +60,10 @@ class Tokenizer:
         ids: list[int] = self.encode_ragged([text]).tokens.tolist()
         return ids
 
+    def encode_after_special(self, text: str) -> list[int]:
+        """Encode a text that follows a special token. Some imported tokenizers then put no space before it."""
+        return self.encode(text)
+
     def encode_batch(self, texts: Sequence[str]) -> list[TokenIds]:
         """Encode many texts into arrays of `dtype`. This is much faster than encoding them one by one."""
         tokens, lengths = self.encode_ragged(texts)
