@@ -370,7 +370,7 @@ def test_evaluations_sample_windows_of_a_large_held_out_text(
     during_training, whole = Run(Path("brief")).records("metrics.jsonl")[-1], evaluate(Path("brief"))
     for score in whole:
         assert (
-            during_training[score.name] == pytest.approx(score.value, rel=0.01)
+            during_training[score.name] == pytest.approx(score.value, rel=0.03)
             and during_training[score.name] != score.value
         )
 
