@@ -7,6 +7,7 @@ from pathlib import Path
 from shutil import which
 from typing import TYPE_CHECKING
 
+import jaxtyping
 import pytest
 import torch
 from hypothesis import settings
@@ -22,6 +23,7 @@ settings.register_profile("the same", derandomize=True, deadline=None)
 settings.load_profile("the same")
 os.environ["PENWRIGHT_COMPILE"] = "off"  # tests start no background processes
 os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # otherwise torch starts processes, which import torch
+os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "1"  # otherwise torch compiles a program for each instruction set
 gc.set_threshold(50_000, 20, 100)  # test items and libraries are many objects, and collecting garbage visits all
 LONGEST = (
     "distributed",
@@ -63,19 +65,26 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def quick_training() -> Iterator[None]:
     """Let plans time a single small step of each size, and runs evaluate twice and write short samples.
 
-    Tests that depend on one of these numbers set it.
+    Training does not wait to measure the load of other programs. Tests that depend on one of these numbers set it.
     """
     from penwright.tasks import generation
     from penwright.training import loop
-    from penwright.training.auto import throughput
+    from penwright.training.auto import machine, throughput
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(throughput, "STEPS", 1)
         patch.setattr(throughput, "MOST_TOKENS", 256)
-        patch.setattr(generation, "SAMPLE_TOKENS", 20)
-        patch.setattr(generation, "FEW_TOKENS", 10)
+        patch.setattr(machine, "PAUSE", 0.0)
+        patch.setattr(generation, "SAMPLE_TOKENS", 4)
+        patch.setattr(generation, "FEW_TOKENS", 2)
         patch.setattr(loop, "EVALUATIONS", 2)
         yield
+
+
+@pytest.fixture
+def no_type_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turn off type checks, which compilers would trace, and which take much of the time of long training loops."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 BROWSER = ["--no-sandbox", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]  # no other host resolves

@@ -180,7 +180,7 @@ def test_run_can_be_loaded_while_training_saves_and_prunes(tmp_path: Path) -> No
         run.checkpoints.prune(keep=1)
 
     def keep_saving() -> None:
-        for step in range(2, 200):
+        for step in range(2, 100):
             save(step)
         finished.set()
 

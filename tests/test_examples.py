@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from penwright.tasks import translation
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SCRIPTS = ("sort_messages", "translate_a_file", "write_a_story")
 STEPS = 2
@@ -31,6 +33,7 @@ def run_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 
     def run(script: str) -> tuple[str, str]:
         path = str(EXAMPLES / f"{script}.py")
+        monkeypatch.setattr(translation, "MOST_EVALUATED", 10)
         monkeypatch.setattr(sys, "argv", [path, "--folder", str(tmp_path), "--steps", str(STEPS)])
         runpy.run_path(path, run_name="__main__")
         return capsys.readouterr()

@@ -118,6 +118,7 @@ BATCHES: dict[Task, Batch] = {
 }
 
 
+@pytest.mark.usefixtures("no_type_checks")
 @pytest.mark.parametrize("task", BATCHES)
 def test_student_converges_to_its_teachers(task: Task) -> None:
     student, *teachers = (make_model(task, 9, settings(), 3).eval() for _ in range(3))

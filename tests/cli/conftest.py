@@ -25,7 +25,7 @@ QUICK = [
         "training.batch_tokens=128",
         "training.threads=1",
         "training.device=cpu",  # results are bit-for-bit reproducible there
-        "decoding.max_new_tokens=40",  # samples are written at each evaluation
+        "decoding.max_new_tokens=8",  # samples are written at each evaluation
     )
     for option in ("--set", setting)
 ]

@@ -86,9 +86,9 @@ FORKS = """
 import json, os, sys
 import penwright.cli.main as cli, penwright.training.progress, penwright.workflows.train, penwright.workflows.resume
 for line in sys.stdin:
-    arguments, errors = json.loads(line)
+    arguments, errors, niceness = json.loads(line)
     if (child := os.fork()) == 0:
-        os.nice(10)  # on a busy machine, the test must see a checkpoint before training ends
+        os.nice(niceness)
         os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT), 2)
         sys.argv = ["penwright", *arguments]
         cli.main()
@@ -106,10 +106,10 @@ class Forks:
         assert process.stdin is not None and process.stdout is not None
         self._input, self._output, self.errors = process.stdin, process.stdout, errors
 
-    def start(self, *arguments: object) -> int:
+    def start(self, *arguments: object, niceness: int = 0) -> int:
         """Start a command, and return its process id."""
         self.errors.unlink(missing_ok=True)
-        self._input.write(f"{json.dumps([[str(each) for each in arguments], str(self.errors)])}\n")
+        self._input.write(f"{json.dumps([[str(each) for each in arguments], str(self.errors), niceness])}\n")
         self._input.flush()
         return int(self._output.readline())
 
@@ -137,7 +137,8 @@ def train_and_stop(forks: Forks) -> TrainAndStop:
     """
 
     def train(run: Path, number: signal.Signals, arguments: Sequence[object]) -> tuple[int, str]:
-        process = forks.start("train", "--run", run, *arguments)
+        # On a busy machine, the test must see a checkpoint before training ends.
+        process = forks.start("train", "--run", run, *arguments, niceness=10)
         deadline = time.monotonic() + 120
         while not run.is_dir() or not any(checkpoint.step >= 20 for checkpoint in Run(run).checkpoints.all()):
             assert time.monotonic() < deadline, f"no checkpoint: {forks.errors.read_text('utf-8')}"
@@ -260,7 +261,7 @@ def test_resuming_with_changed_data_is_refused(penwright: Command, corpora: Path
 
 
 def test_time_budget_ends_with_the_cooldown_complete(penwright: Command, corpora: Path, tmp_path: Path) -> None:
-    done = penwright("train", corpora / "novel.txt", "--run", tmp_path / "run", "--minutes", 0.05, *QUICK)
+    done = penwright("train", corpora / "novel.txt", "--run", tmp_path / "run", "--minutes", 0.03, *QUICK)
     assert done.returncode == 0, done.stderr
     state = Run(tmp_path / "run").checkpoints.all()[-1].state()
     assert state["step"] == state["total_steps"]

@@ -4,7 +4,6 @@ import ast
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -35,6 +34,7 @@ from penwright.workflows.export import save_as
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (pip install 'penwright[onnx]')")
 pytest.importorskip("onnxscript", reason="onnxscript is not installed (pip install 'penwright[onnx]')")
 
+pytestmark = pytest.mark.usefixtures("no_type_checks")  # ints are symbols while a model is traced
 LABELS = ("good, really", "bad", "ünknown")
 CLASSIC = {"norm": {"type": "layer"}, "positions": {"type": "learned"}, "feed_forward": "gelu", "bias": True}
 KINDS: dict[str, dict[str, object]] = {
@@ -47,14 +47,6 @@ KINDS: dict[str, dict[str, object]] = {
 @pytest.fixture(scope="module")
 def characters() -> Tokenizer:
     return train_tokenizer("characters", ["abcdefgh "], None)
-
-
-@pytest.fixture(autouse=True)
-def without_type_checks() -> Iterator[None]:
-    """Disable type checks, since ints are symbols while a model is traced."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def run(folder: Path, rows: list[list[int]]) -> np.ndarray:
@@ -146,9 +138,10 @@ def exported(request: pytest.FixtureRequest, characters: Tokenizer, tmp_path_fac
     """A mixed classifier and its exported folder. Tests share them, since tracing takes seconds."""
     classifier = mixed_classifier(characters, **MIXED[request.param])
     folder = tmp_path_factory.mktemp("exported") / "onnx"
-    jaxtyping.config.update("jaxtyping_disable", True)
     metadata = ModelMetadata(classifier.labels, linear=classifier.linear)
-    save_as("onnx", classifier.model, characters, folder, metadata=metadata)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+        save_as("onnx", classifier.model, characters, folder, metadata=metadata)
     return classifier, folder
 
 

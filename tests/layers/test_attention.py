@@ -1,8 +1,5 @@
 """Attention: kernels, scaling, masks, and heads that share keys and values."""
 
-from collections.abc import Iterator
-
-import jaxtyping
 import pytest
 import torch
 from torch import Tensor
@@ -18,14 +15,6 @@ def attention_of(**changes: object) -> Attention:
     torch.manual_seed(4)
     table = {"d_model": 12, "n_heads": 2, "zero_init_outputs": False} | changes
     return Attention(ModelSettings.model_validate(table)).double().eval()
-
-
-@pytest.fixture
-def no_type_checks() -> Iterator[None]:
-    """Turn off type checks, which the compiler would trace."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def random_heads(*shape: int) -> Tensor:
@@ -55,7 +44,8 @@ def test_plain_kernel_matches_the_fused_kernel(mask: KernelMask, length: int, n_
         torch.testing.assert_close(ours, theirs)
 
 
-def test_varying_lengths_are_compiled_once(no_type_checks: None) -> None:
+@pytest.mark.usefixtures("no_type_checks")
+def test_varying_lengths_are_compiled_once() -> None:
     compiled = CompileCounter()
     attend = torch.compile(lambda *inputs: plain_attention(*inputs, CAUSAL, 0.0), backend=compiled, dynamic=True)
     for length in (20, 3 * CAUSAL_BLOCK, 2 * CAUSAL_BLOCK + 3, CAUSAL_BLOCK + 1, 5):

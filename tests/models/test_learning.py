@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from penwright.config import ModelSettings, Table
 from penwright.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 
+pytestmark = pytest.mark.usefixtures("no_type_checks")
 LETTERS, LENGTH, START, COUNTED = 8, 6, 0, 1
 Task = Callable[[int], tuple[Tensor, Tensor]]  # maps a number of examples to logits and targets
 

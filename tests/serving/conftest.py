@@ -90,10 +90,11 @@ def server(start_server: StartServer) -> RunningServer:
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
-    """Return whether the condition becomes true in time."""
-    end = monotonic() + seconds
+    """Return whether the condition becomes true in time. Check less often the longer it takes."""
+    end, pause = monotonic() + seconds, 0.005
     while not condition() and monotonic() < end:
-        sleep(0.005)
+        sleep(pause)
+        pause = min(1.3 * pause, 0.1)
     return condition()
 
 
