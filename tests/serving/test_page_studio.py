@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -33,11 +34,15 @@ DROP = """([target, name, text]) => {
   return document.querySelector(target).dispatchEvent(event);
 }"""
 STEPS = 8
-# The command, except that plans time a single small step of each size.
+# The command, except that plans time a single small step of each size. The processes that it starts do the same: they
+# run the script that runs this code, as if it were Python.
 QUICK_COMMAND = """
+import sys
 from penwright.cli.main import main
 from penwright.training.auto import throughput
 throughput.STEPS, throughput.MOST_TOKENS = 1, 256
+sys.executable = sys.argv[1]
+del sys.argv[1:4]  # the script, and -m penwright
 main()
 """
 REPLACED = ("minutes", "choices")  # parts of a request that with_few_steps() replaces
@@ -65,7 +70,9 @@ class Studio(NamedTuple):
 def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
     """A studio that has not been started yet."""
     port, started, folder = free_port(), [], tmp_path_factory.mktemp("studio") / "new"
-    address = f"http://127.0.0.1:{port}"
+    address, script = f"http://127.0.0.1:{port}", folder.with_name("python")
+    script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -c {shlex.quote(QUICK_COMMAND)} "$0" "$@"\n')
+    script.chmod(0o700)
 
     def answers() -> bool:
         try:
@@ -74,7 +81,7 @@ def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
             return False
 
     def start() -> "subprocess.Popen[bytes]":
-        command = [sys.executable, "-c", QUICK_COMMAND, "studio", str(folder), "--port", str(port), "--no-open"]
+        command = [str(script), "-m", "penwright", "studio", str(folder), "--port", str(port), "--no-open"]
         if not answers():
             started.append(subprocess.Popen([*command, "--set", "min_free_bytes=1"], env={**os.environ}))
         assert eventually(answers, 60)
