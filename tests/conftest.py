@@ -26,17 +26,22 @@ os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # otherwise torch starts proc
 os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "1"  # otherwise torch compiles a program for each instruction set
 gc.set_threshold(50_000, 20, 100)  # test items and libraries are many objects, and collecting garbage visits all
 LONGEST = (
-    "distributed",
-    "page_studio",
     "compiled_steps",
-    "train",
-    "import_real",
+    "distributed",
     "docs",
-    "studio",
+    "ensemble",
+    "examples",
+    "finetune",
+    "import_real",
+    "inspect",
+    "launcher",
+    "onnx",
+    "openapi",
     "page",
     "page_runs",
-    "launcher",
-    "openapi",
+    "page_studio",
+    "studio",
+    "train",
 )
 
 
