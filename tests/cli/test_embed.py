@@ -1,7 +1,10 @@
 """`penwright embed` and `penwright search`: vectors of texts, and search by meaning."""
 
 import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Thread
 
 import numpy as np
 import pytest
@@ -9,7 +12,8 @@ import torch
 
 import penwright as api
 from penwright.generation.generator import Generator
-from penwright.storage import cache_folder
+from penwright.storage import cache_folder, locked
+from penwright.workflows import search
 
 from .conftest import Command
 
@@ -55,6 +59,70 @@ def test_search_finds_the_line_itself_and_caches_embeddings(penwright: Command, 
         cached.write_bytes(cached.read_bytes()[:-4])
     repaired = penwright("search", runs / "classifier", corpus, "a dull film number 7", "--top", 2)
     assert repaired.stdout == first.stdout and "embedding 3 lines" in repaired.stderr
+
+
+def test_search_embeds_only_lines_that_have_changed(runs: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+
+    def index(lines: list[str], path: str = "corpus.txt") -> search.SearchIndex:
+        return search.SearchIndex(runs / "classifier", str(tmp_path / path), lines, say=said.append)
+
+    before = {path.name for path in cache_folder("vectors").glob("*-*")}
+    first = index(["a fine film", "a dull film", "day 7"]).vectors.copy()
+    changed = index(["day 8", "a dull film", "a fine film"]).vectors.copy()
+    assert [text.split(" lines")[0] for text in said] == ["embedding 3", "embedding 1 of 3"]
+    np.testing.assert_array_equal(changed[1:], first[[1, 0]])
+    np.testing.assert_allclose(changed, index(["day 8", "a dull film", "a fine film"], "other.txt").vectors, atol=1e-5)
+    assert len({path.name for path in cache_folder("vectors").glob("*-*")} - before) == 2  # one index for each file
+    np.testing.assert_array_equal(index(["a dull film", "day 8"]).vectors, changed[[1, 0]])
+    assert len(said) == 3
+
+
+@pytest.mark.parametrize("change", ["precision", "format"])
+def test_search_does_not_reuse_vectors_of_another_kind(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    said: list[str] = []
+    for _ in range(2):
+        index = search.SearchIndex(runs / "writer", str(tmp_path / "corpus.txt"), ["day 1", "day 2"], say=said.append)
+        assert len(index.vectors) == 2
+        if change == "precision":
+            monkeypatch.setattr(search, "best_precision", lambda *_: "int8")
+        else:
+            monkeypatch.setattr(search, "FORMAT", search.FORMAT + 1)
+    assert [text.split(" lines")[0] for text in said] == ["embedding 2", "embedding 2"]
+
+
+def test_two_searches_in_the_same_file_make_one_index(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    first, second = (
+        search.SearchIndex(runs / "classifier", str(tmp_path / "corpus.txt"), ["day 1", "day 2"], say=said.append)
+        for _ in range(2)
+    )
+    # cached_property of Python 3.11 lets only one thread compute a value
+    waits, found, embed = Event(), [], first.embedder.embed
+    other = Thread(target=lambda: found.append(search.SearchIndex.vectors.func(second)))
+
+    @contextmanager
+    def lock(path: Path) -> Iterator[None]:
+        if other.is_alive():
+            waits.set()
+        with locked(path):
+            yield
+
+    def embed_slowly(texts: str | Sequence[str]) -> torch.Tensor:
+        other.start()
+        assert waits.wait(60), "the second search waits for the first one"
+        return embed(texts)
+
+    monkeypatch.setattr(search, "locked", lock)
+    monkeypatch.setattr(first.embedder, "embed", embed_slowly)
+    assert len(first.vectors) == 2
+    other.join()
+    np.testing.assert_array_equal(first.vectors, found[0])
+    assert len(said) == 1
 
 
 def test_search_refuses_a_text_without_lines(penwright: Command, runs: Path, tmp_path: Path) -> None:

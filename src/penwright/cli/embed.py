@@ -75,7 +75,7 @@ def search(
     """Find lines that are similar to a query, or to each other.
 
     Prints the cosine similarity, the line number and the line, separated by tabs. The vectors of the lines are cached,
-    so the next search in the same file is fast.
+    so the next search in the same file is fast. If some lines change, only these are embedded again.
 
     --duplicates prints the similarity, then the number and the text of a line, then those of the earlier line.
     --clusters prints the typical words and the most central lines of each cluster.
@@ -86,7 +86,7 @@ def search(
     if [query is not None, duplicates, clusters is not None].count(True) != 1:
         raise UsageError("search needs exactly one of these: a query, --duplicates, or --clusters")
     n_clusters = _number_of_clusters(clusters)
-    index = SearchIndex(run, lines_of(read_text(corpus)), device, print_message)
+    index = SearchIndex(run, corpus, lines_of(read_text(corpus)), device, print_message)
     if query is not None:
         for hit in index.search(query, top or 10):
             _print(hit._asdict(), _row(hit), json)

@@ -1,6 +1,8 @@
 """Semantic search in the lines of a text file, whose vectors are cached."""
 
+import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -9,17 +11,29 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from penwright.classification.classifier import Classifier, is_blank
+from penwright.classification.classifier import is_blank
 from penwright.classification.clusters import SIMILAR, find_clusters, near_duplicates, require_enough
+from penwright.data.paths import STANDARD_INPUT, is_pipe_name
+from penwright.devices import usable_device
 from penwright.errors import PenwrightError, Say, say_nothing
-from penwright.generation.generator import Generator
-from penwright.storage import cache_folder, require_plain, require_writable_cache, saving
-from penwright.workflows.load import load_embedder, open_run
+from penwright.storage import (
+    cache_folder,
+    is_temporary,
+    locked,
+    read_bytes,
+    remove_folder,
+    require_plain,
+    require_writable_cache,
+    saving,
+)
+from penwright.workflows.load import best_precision, load_embedder, open_run
 
 CHUNK = 512  # number of lines to embed at once
 MOST_LINES = 2_000_000
 MOST_COMPARED = 50_000  # maximum number of lines to compare with each other
-VECTORS = "vectors.npy"  # name of the file with the vectors, in a folder of the cache
+FORMAT = 1  # raise this number whenever vectors are computed or stored differently
+# The files of an index, in a folder of the cache: the vectors, and on each line the hash of a vector's line of text.
+VECTORS, HASHES = "vectors.npy", "hashes.txt"
 
 
 class Hit(NamedTuple):
@@ -31,12 +45,19 @@ class Hit(NamedTuple):
 
 
 class SearchIndex:
-    """The lines of a file, and their vectors."""
+    """The lines of a file, and their vectors.
 
-    def __init__(self, folder: Path, lines: Sequence[str], device: str = "cpu", say: Say = say_nothing):
-        """Load the model. Blank lines are left out."""
+    The cache holds the newest index of each run and file. If some lines of the file change, only their vectors are
+    computed again.
+    """
+
+    def __init__(self, folder: Path, path: str, lines: Sequence[str], device: str = "cpu", say: Say = say_nothing):
+        """Load the model. `path` is the file of the lines. Blank lines are left out."""
         self.opened, self.say = open_run(folder), say
         self.embedder = load_embedder(self.opened, device, "search")
+        self.precision = best_precision(self.opened.run, usable_device(device)) or "float32"
+        places = os.path.realpath(folder), STANDARD_INPUT if is_pipe_name(path) else os.path.realpath(path)
+        self.name = _hash("\n".join(places))[:16]  # start of the names of the folders for this run and this file
         self.line_indices = [index for index, line in enumerate(lines) if not is_blank(line)]
         self.lines = [lines[index] for index in self.line_indices]
         if not 0 < len(self.lines) <= MOST_LINES:
@@ -46,19 +67,45 @@ class SearchIndex:
     @cached_property
     def vectors(self) -> NDArray[np.float32]:
         """The vectors of the lines, loaded from the cache, or computed and cached."""
-        made_by = [self.opened.best.weights_sha256, self.opened.tokenizer.fingerprint]
-        key = sha256("\n".join([*made_by, *self.lines]).encode("utf-8", "surrogatepass")).hexdigest()
-        kept = cache_folder("vectors") / key[:32]
+        made_by = f"{FORMAT} {self.opened.best.weights_sha256} {self.opened.tokenizer.fingerprint} {self.precision}"
+        hashes = [_hash(f"{made_by}\n{line}") for line in self.lines]
+        kept = cache_folder("vectors") / f"{self.name}-{_hash(' '.join(hashes))}"
         shape = (len(self.lines), self.embedder.model.settings.d_model)
         vectors = _kept(kept / VECTORS, shape)
         if vectors is None:
             require_writable_cache()
-            self.say(f"embedding {len(self.lines):,} lines, and caching their vectors in {kept.parent}")
-            _keep(kept, shape, _embedded(self.embedder, self.lines))
-            vectors = _kept(kept / VECTORS, shape)
+            with locked(kept.parent / f"{self.name}.lock"):  # another process may be making the same index
+                vectors = _kept(kept / VECTORS, shape)
+                if vectors is None:
+                    self._make(kept, hashes)
+                    vectors = _kept(kept / VECTORS, shape)
         if vectors is None:
             raise PenwrightError(f"{kept} cannot be read. Delete this folder")
         return vectors
+
+    def _make(self, folder: Path, hashes: Sequence[str]) -> None:
+        """Write the index of these lines, and delete the earlier one, whose vectors are reused."""
+        width = self.embedder.model.settings.d_model
+        earlier = [each for each in folder.parent.glob(f"{self.name}-*") if each != folder]
+        known = {name: vector for each in earlier if not is_temporary(each) for name, vector in _rows(each, width)}
+        new = [row for row, name in enumerate(hashes) if name not in known]
+        if new:
+            some = f"{len(new):,} of {len(hashes):,}" if len(new) < len(hashes) else f"{len(new):,}"
+            self.say(f"embedding {some} lines, and caching their vectors in {folder.parent}")
+        with saving(folder) as temporary:
+            shape = (len(hashes), width)
+            vectors = np.lib.format.open_memmap(temporary / VECTORS, mode="w+", dtype=np.float32, shape=shape)
+            for row, name in enumerate(hashes):
+                if name in known:
+                    vectors[row] = known[name]
+            for begin in range(0, len(new), CHUNK):
+                rows = new[begin : begin + CHUNK]
+                vectors[rows] = self.embedder.embed([self.lines[row] for row in rows]).numpy()
+            vectors.flush()
+            (temporary / HASHES).write_text("\n".join(hashes), encoding="ascii")
+        for each in earlier:
+            with suppress(OSError):  # Windows cannot delete open files
+                remove_folder(each)
 
     def search(self, query: str, top: int = 10) -> list[Hit]:
         """Return the lines that are most similar to the query, in descending order of similarity."""
@@ -94,19 +141,17 @@ class SearchIndex:
             )
 
 
-def _embedded(embedder: Classifier | Generator, lines: Sequence[str]) -> Iterator[NDArray[np.float32]]:
-    for begin in range(0, len(lines), CHUNK):
-        yield embedder.embed(lines[begin : begin + CHUNK]).numpy()
+def _hash(text: str) -> str:
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-def _keep(folder: Path, shape: tuple[int, int], parts: Iterator[NDArray[np.float32]]) -> None:
-    with saving(folder) as temporary:
-        vectors = np.lib.format.open_memmap(temporary / VECTORS, mode="w+", dtype=np.float32, shape=shape)
-        begin = 0
-        for part in parts:
-            vectors[begin : begin + len(part)] = part
-            begin += len(part)
-        vectors.flush()
+def _rows(folder: Path, width: int) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    """Yield the hash of each line of an index, and its vector; yield nothing if the index is damaged."""
+    with suppress(OSError, ValueError, PenwrightError):
+        hashes = read_bytes(folder / HASHES).decode("ascii").split("\n")
+        vectors = _kept(folder / VECTORS, (len(hashes), width))
+        if vectors is not None:
+            yield from zip(hashes, np.asarray(vectors), strict=True)  # rows of a memmap are slow to make
 
 
 def _kept(path: Path, shape: tuple[int, int]) -> NDArray[np.float32] | None:
