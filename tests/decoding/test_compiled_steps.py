@@ -106,26 +106,42 @@ def test_compiled_generator_matches_with_other_weights_and_growing_cache(
 
 
 @NEEDS_COMPILER
-def test_wrongly_compiled_step_is_discarded(
+def test_compiled_step_is_published_only_if_it_is_right(
     generating_model: Callable[..., DecoderOnly], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, other = generating_model(VOCABULARY, seed=1, n_layers=1), generating_model(VOCABULARY, seed=2, n_layers=1)
     monkeypatch.setattr(engine, "_parts", lambda _: ("one",))
-    monkeypatch.setattr(
-        engine, "compile_ahead", lambda whole, part, n, graph: touch(ahead_of_time._path(whole, part, n))
-    )
-    monkeypatch.setattr(engine, "load", lambda *what: lambda *inputs: [engine.DecodeStep(other)(*inputs)])
+    published: list[bool] = []
+
+    def compile_to(graph: object, *, package_path: str, inductor_configs: object) -> None:
+        Path(package_path).touch()
+
+    def run(*inputs: ahead_of_time.Input) -> list[torch.Tensor]:
+        published.append(engine.are_steps_compiled(model))
+        return [engine.DecodeStep(computing)(*inputs)]
+
+    monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", compile_to)
+    monkeypatch.setattr(ahead_of_time, "_opened", lambda *_: run)
+    computing = other
     with pytest.raises(PenwrightError, match="gives different results from the model"):
         compile_without_type_checks(model)
     assert not engine.are_steps_compiled(model) and not list(cache_folder("compiled").glob("*.pt2"))
-    monkeypatch.setattr(engine, "load", lambda *what: lambda *inputs: [engine.DecodeStep(model)(*inputs)])
+    computing = model
     compile_without_type_checks(model)
-    assert engine.are_steps_compiled(model)
+    assert engine.are_steps_compiled(model) and published == [False, False]
 
 
-def touch(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch()
+def test_compiled_steps_of_another_processor_are_not_used(
+    generating_model: Callable[..., DecoderOnly], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    model, keys = generating_model(VOCABULARY), []
+    for flags in ("fpu avx2", "avx2 fpu", "avx2 avx512f fpu"):
+        (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\n\nprocessor\t: 1\n", "ascii")
+        monkeypatch.setattr(toolchain, "PROCESSORS", tmp_path / "cpuinfo")
+        toolchain.processor_key.cache_clear()
+        keys.append(engine.shape_key(model))
+    toolchain.processor_key.cache_clear()
+    assert keys[0] == keys[1] != keys[2]
 
 
 @NEEDS_COMPILER
@@ -260,7 +276,7 @@ def test_cpp_operators_match_torch_for_any_number_of_rows(generating_model: Call
     )
     with no_type_checks():
         graph = torch.export.export(part, inputs(3, 5, 4), dynamic_shapes=shapes, strict=False)
-        ahead_of_time.compile_ahead(part, "operators", 1, graph)
+        ahead_of_time.compile_ahead(part, "operators", 1, graph, lambda _: True)
     compiled = ahead_of_time.load(part, "operators", 1)
     assert compiled is not None
     for n_rows, n_sources, n_targets in ((2, 2, 2), (6, 16, 3), (7, 15, 2), (8, 33, 2), (23, 48, 5), (41, 70, 2)):

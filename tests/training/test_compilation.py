@@ -66,5 +66,5 @@ def test_inductor_cache_is_ours_unless_torch_or_the_user_chose_one(
         monkeypatch.setenv(toolchain.INDUCTOR_CACHE_VARIABLE, str(tmp_path / "mine"))
     toolchain.set_inductor_cache()
     assert os.environ[toolchain.INDUCTOR_CACHE_VARIABLE] == str(
-        tmp_path / ("mine" if chosen == "by the user" else "cache/compiled")
+        tmp_path / ("mine" if chosen == "by the user" else f"cache/compiled/{toolchain.processor_key()}")
     )

@@ -16,7 +16,7 @@ import penwright.decoding.sampling
 import penwright.model
 from penwright.decoding.sampling import topk
 from penwright.devices import with_threads
-from penwright.errors import PenwrightWarning
+from penwright.errors import PenwrightError, PenwrightWarning
 from penwright.model import attention_kernels, quantized
 from penwright.model.transformer import DecoderOnly, EncoderDecoder
 from penwright.native import toolchain
@@ -43,10 +43,16 @@ class ModelPart(nn.Module):
         self.model = model
 
 
-def compile_ahead(part: ModelPart, name: str, n_threads: int, graph: torch.export.ExportedProgram) -> None:
-    """Compile the graph, and write it atomically to the file that load() reads.
+def compile_ahead(
+    part: ModelPart,
+    name: str,
+    n_threads: int,
+    graph: torch.export.ExportedProgram,
+    is_right: Callable[[Compiled], bool],
+) -> None:
+    """Compile the graph, check the code with `is_right`, and write it atomically to the file that load() reads.
 
-    The file holds no weights; load() supplies them.
+    The file holds no weights; load() supplies them. Raises PenwrightError if the code is wrong.
     """
     toolchain.trusted_folder()
     toolchain.set_inductor_cache()
@@ -59,12 +65,20 @@ def compile_ahead(part: ModelPart, name: str, n_threads: int, graph: torch.expor
         # This option is meant for C++ declarations. Given full definitions, torch compiles them into the package.
         "aot_inductor.custom_ops_to_c_shims": sources,
     }
-    with torch.no_grad(), with_threads(n_threads), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch._inductor.aoti_compile_and_package(graph, package_path=str(unfinished), inductor_configs=options)
-    unfinished.chmod(0o600)
-    write_atomically(_checksum(path), sha256_of(unfinished) + "\n")
-    unfinished.rename(path)
+    try:
+        with torch.no_grad(), with_threads(n_threads), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch._inductor.aoti_compile_and_package(graph, package_path=str(unfinished), inductor_configs=options)
+        unfinished.chmod(0o600)
+        if not is_right(_opened(unfinished, part, name, n_threads)):
+            raise PenwrightError(
+                "the code that torch compiled gives different results from the model, and was deleted: use the model "
+                "without compiled steps, or try a different --precision"
+            )
+        write_atomically(_checksum(path), sha256_of(unfinished) + "\n")
+        unfinished.rename(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def _checksum(path: Path) -> Path:
@@ -97,17 +111,10 @@ def is_compiled(part: ModelPart, name: str, n_threads: int) -> bool:
     return _path(part, name, n_threads).exists()
 
 
-def forget(part: ModelPart, name: str, n_threads: int) -> None:
-    """Delete the compiled file of a part of the model."""
-    path = _path(part, name, n_threads)
-    path.unlink()
-    _checksum(path).unlink(missing_ok=True)
-
-
 def load(part: ModelPart, name: str, n_threads: int) -> Compiled | None:
-    """Load the compiled part of a model; return None if there is none or, with a warning, if it is unsafe or damaged.
+    """Load the compiled part of a model; return None if there is none.
 
-    This calls torch's C++ loader, since its Python wrapper takes two seconds to import and parses JSON at each step.
+    Return None with a warning if the file is unsafe or damaged.
     """
     path = _path(part, name, n_threads)
     if not path.exists():
@@ -118,11 +125,19 @@ def load(part: ModelPart, name: str, n_threads: int) -> Compiled | None:
             warnings.warn(f"compiled steps are not used: {danger}", PenwrightWarning, stacklevel=2)
         return None
     try:
-        loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", True, 1, -1)
+        return _opened(path, part, name, n_threads)
     except RuntimeError:  # the file is incomplete, perhaps because the disk was full; continue without it
         damaged = f"{path} is damaged: delete it and run `penwright optimize` again"
         warnings.warn(damaged, PenwrightWarning, stacklevel=2)
         return None
+
+
+def _opened(path: Path, part: ModelPart, name: str, n_threads: int) -> Compiled:
+    """Load a compiled file with the weights of the part.
+
+    This calls torch's C++ loader, since its Python wrapper takes two seconds to import and parses JSON at each step.
+    """
+    loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", True, 1, -1)
     tensors = dict(part.named_parameters(remove_duplicate=False)) | dict(part.named_buffers(remove_duplicate=False))
     loader.load_constants({name: tensors[name] for name in loader.get_constant_fqns()}, False, True, True)
 
@@ -156,8 +171,7 @@ def key_of(part: ModelPart, n_threads: int) -> str:
     packages = (penwright.model, penwright.decoding.sampling)
     paths += [HEADER, *OPERATORS.values(), *(path for package in packages for path in _modules_of(package))]
     code = [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
-    vectors = (torch.cpu._is_vnni_supported(), torch.cpu._is_amx_tile_supported())
-    machine = (torch.backends.cpu.get_cpu_capability(), *vectors, n_threads)
+    machine = (torch.backends.cpu.get_cpu_capability(), toolchain.processor_key(), n_threads)
     description = json.dumps([part.model.settings.model_dump(mode="json"), shapes, code, torch.__version__, machine])
     return hashlib.sha256(description.encode()).hexdigest()[:KEY_LENGTH]
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from functools import partial
 from math import inf
 from time import monotonic
 
@@ -12,16 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from penwright.decoding import cuda_graphs
-from penwright.decoding.ahead_of_time import (
-    Compiled,
-    Input,
-    ModelPart,
-    compile_ahead,
-    forget,
-    is_compiled,
-    key_of,
-    load,
-)
+from penwright.decoding.ahead_of_time import Compiled, Input, ModelPart, compile_ahead, is_compiled, key_of, load
 from penwright.decoding.exported import (
     MOST_TARGETS,
     DecodeStep,
@@ -37,7 +29,7 @@ from penwright.decoding.exported import (
 from penwright.decoding.sampling.topk import COMPILES, MAX_K, MaskedTopK, masked_topk
 from penwright.decoding.sampling.utf8 import Situations, Utf8Rules
 from penwright.devices import with_threads
-from penwright.errors import PenwrightError, Say, say_nothing
+from penwright.errors import Say, say_nothing
 from penwright.model.block import Encoded
 from penwright.model.cache import Cache
 from penwright.model.quantized import Int8Linear
@@ -223,23 +215,12 @@ def compile_steps(model: DecoderOnly | EncoderDecoder, say: Say = say_nothing) -
         n_threads = _threads(part_module, part)
         if not is_compiled(part_module, part, n_threads):
             say(f"compiling part {number} of {len(_parts(model))} ({part}): about a minute, once per machine")
-            graph = exported(model, part)
-            compile_ahead(part_module, part, n_threads, graph)
-            _check(part_module, part, n_threads, graph.module())
+            graph, inputs = exported(model, part), example_of(model, part).drawn()
+            compile_ahead(part_module, part, n_threads, graph, partial(_is_close, graph.module(), inputs))
 
 
-def _check(part_module: ModelPart, part: Part, n_threads: int, graph: nn.Module) -> None:
-    """Check that the compiled code gives the same results as its graph; if not, delete it and raise PenwrightError."""
-    compiled, inputs = load(part_module, part, n_threads), example_of(part_module.model, part).drawn()
-    if compiled is None or not _is_close(compiled, graph, inputs):
-        forget(part_module, part, n_threads)
-        raise PenwrightError(
-            "the code that torch compiled gives different results from the model, and was deleted: use the model "
-            "without compiled steps, or try a different --precision"
-        )
-
-
-def _is_close(compiled: Compiled, graph: nn.Module, inputs: Sequence[Input]) -> bool:
+def _is_close(graph: nn.Module, inputs: Sequence[Input], compiled: Compiled) -> bool:
+    """Return whether the compiled code gives the same results as its graph."""
     with torch.no_grad():
         actual, expected = compiled(*deepcopy(inputs)), graph(*inputs)  # deep copies, since a step modifies its inputs
     expected = expected if isinstance(expected, Tensor) else expected[0]

@@ -9,6 +9,9 @@ import shutil
 import stat
 import sys
 import sysconfig
+from contextlib import suppress
+from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from tempfile import mkdtemp
 from warnings import warn
@@ -18,22 +21,33 @@ from penwright.storage import cache_folder
 
 INDUCTOR_CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 SOURCES = Path(__file__).parent  # folder of the C++ operators
+PROCESSORS = Path("/proc/cpuinfo")
 
 
 def set_inductor_cache() -> None:
     """Set the cache folder of torch's compiler to Penwright's cache, since /tmp may be emptied at any time.
 
-    A folder that the user chose is kept; torch's default, /tmp/torchinductor_USER, is replaced. If other users can
-    write to the folder, this process compiles again in a temporary folder.
+    Each kind of processor has its own folder, since torch's cache ignores the processor. A folder that the user chose
+    is kept; torch's default, /tmp/torchinductor_USER, is replaced. If other users can write to the folder, this process
+    compiles again in a temporary folder.
     """
     chosen = os.environ.get(INDUCTOR_CACHE_VARIABLE)
     if chosen is None or Path(chosen).name.startswith("torchinductor_"):
-        os.environ[INDUCTOR_CACHE_VARIABLE] = str(cache_folder("compiled"))
+        os.environ[INDUCTOR_CACHE_VARIABLE] = str(cache_folder("compiled") / processor_key())
     danger = why_not_trusted(Path(os.environ[INDUCTOR_CACHE_VARIABLE]))
     if danger:
         warn(f"earlier compiled code is not used: {danger}", PenwrightWarning, stacklevel=3)
         os.environ[INDUCTOR_CACHE_VARIABLE] = mkdtemp(prefix="penwright-compiled-")
         atexit.register(shutil.rmtree, os.environ[INDUCTOR_CACHE_VARIABLE], ignore_errors=True)
+
+
+@cache
+def processor_key() -> str:
+    """Return a hash of this processor's instruction sets. Code that torch compiles may not run on other processors."""
+    instructions = ""
+    with suppress(OSError), PROCESSORS.open(encoding="ascii", errors="replace") as file:
+        instructions = next((line for line in file if line.startswith(("flags", "Features"))), "")  # x86 or ARM
+    return sha256(" ".join(sorted(instructions.split())).encode()).hexdigest()[:16]
 
 
 def trusted_folder() -> Path:
