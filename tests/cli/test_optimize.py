@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 from subprocess import PIPE, Popen
+from threading import Event, Thread
+from time import time
 from unittest.mock import Mock
 from warnings import catch_warnings
 
@@ -20,7 +22,7 @@ from penwright.decoding import engine
 from penwright.errors import PenwrightError, PenwrightWarning
 from penwright.evaluation.perplexity import NegativeLogLikelihood
 from penwright.generation.generator import Generator
-from penwright.model import Model
+from penwright.model import EncoderOnly, Model
 from penwright.model.quantized import Int8Linear
 from penwright.run.folder import Run
 from penwright.tasks import RunContext
@@ -38,7 +40,7 @@ from .conftest import QUICK, Command
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """The models whose steps would be compiled. Compiling takes a minute and is tested elsewhere."""
     models: list[object] = []
-    monkeypatch.setattr(optimize, "compile_steps", lambda model, say: models.append(model))
+    monkeypatch.setattr(engine, "compile_steps", lambda model, say: models.append(model))
     return models
 
 
@@ -148,6 +150,8 @@ def background_commands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list
     monkeypatch.setattr(subprocess, "Popen", start)
     monkeypatch.setattr(background, "FEWEST_PARAMETERS", 0)
     monkeypatch.setattr(background.toolchain, "missing_requirement", str)
+    monkeypatch.setattr(background, "n_processors", lambda: 1000)
+    monkeypatch.setattr(background, "available_memory", lambda: 1e12)
     monkeypatch.setenv(background.SWITCH, "on")
     monkeypatch.setenv("PENWRIGHT_CACHE", str(tmp_path))  # an empty cache of compiled steps
     background.toolchain.trusted_folder()  # creates the folder
@@ -269,7 +273,7 @@ def test_background_compiles_the_loaded_shape_and_stops_on_error(
 ) -> None:
     run, shapes = Run.open(runs / "translator"), []
 
-    def fail(model: engine.DecoderOnly) -> None:
+    def fail(model: engine.EncoderDecoder) -> None:
         shapes.append(engine.shape_key(model))
         raise PenwrightError("no space left")
 
@@ -282,6 +286,87 @@ def test_background_compiles_the_loaded_shape_and_stops_on_error(
     assert isinstance(translator, Translator) and shapes == [engine.shape_key(translator.model)]
     assert not background.compile_in_background(run, "float32") and not background_commands
     assert background.compile_in_background(run, "int8")  # another shape
+
+
+def test_failure_is_reported_and_tried_again_after_a_day_or_by_optimize(
+    runs: Path, background_commands: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, records = Run.open(runs / "writer"), []
+    model = open_run(runs / "writer").model()
+    assert not isinstance(model, EncoderOnly)
+    failure = background._failure_of(engine.shape_key(model))
+
+    def fail(model: engine.DecoderOnly) -> None:
+        records.append(failure.read_text(encoding="utf-8"))  # stays if the system kills this process now
+        raise PenwrightError("no space left")
+
+    monkeypatch.setattr(engine, "compile_steps", fail)
+    with pytest.raises(PenwrightError, match="no space"):
+        background.compile_now(run, "float32")
+    assert "killed" in records[0] and failure.read_text(encoding="utf-8") == "no space left\n"
+    assert f"could not be compiled: {failure} says why" in background.compilation_note(model)
+    assert not background.compile_in_background(run, "float32")
+    os.utime(failure, (0, time() - background.RETRY_AFTER - 60))
+    assert background.compilation_note(model) == "" and background.compile_in_background(run, "float32")
+    monkeypatch.setattr(engine, "compile_steps", lambda *_: None)
+    for compile_again in (lambda: background.compile_now(run, "float32"), lambda: background.compile_alone(model)):
+        failure.touch()
+        assert not background.compile_in_background(run, "float32")
+        compile_again()
+        assert background.compile_in_background(run, "float32")
+
+
+def test_a_stopped_compilation_is_no_failure(runs: Path, background_commands: list[list[str]]) -> None:
+    run = Run.open(runs / "writer")
+    assert background.compile_in_background(run, "float32")
+    model = open_run(runs / "writer").model()
+    assert not isinstance(model, EncoderOnly)
+    background._failure_of(engine.shape_key(model)).touch()  # as the process has written it
+    with Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True) as compiler:
+        background.stop_compiling(compiler)
+    assert background.compile_in_background(run, "float32")
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        ({"n_processors": 1}, "processor time is limited to 1 processor"),
+        ({"n_processors": 3}, "processor time is limited to 3 processors"),
+        ({"available_memory": 1e9}, "this takes about 2 GB of memory"),
+        ({"n_processors": 4, "available_memory": 4e9}, ""),
+    ],
+)
+def test_nothing_is_compiled_in_the_background_without_enough_processors_or_memory(
+    runs: Path,
+    background_commands: list[list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    limits: dict[str, float],
+    said: str,
+) -> None:
+    for name, value in {"n_allowed": 8, "n_processors": 8, "available_memory": 1e12, **limits}.items():
+        monkeypatch.setattr(background, name, lambda value=value: value)
+    model = open_run(runs / "writer").model()
+    assert not isinstance(model, EncoderOnly)
+    assert said in background.compilation_note(model) and ("optimize" in background.compilation_note(model)) == bool(
+        said
+    )
+    assert background.can_be_compiled(model) == (not said)
+    assert bool(background.compile_in_background(Run.open(runs / "writer"), "float32")) == (not said)
+
+
+def test_optimize_waits_for_the_process_that_compiles(
+    runs: Path, background_commands: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, done, waits = open_run(runs / "writer").model(), [], Event()
+    monkeypatch.setattr(engine, "compile_steps", lambda model, say: done.append(background.is_compiling(model)))
+    lock = background.toolchain.trusted_folder() / background.LOCK
+    with lock.open("a") as held:
+        background.fcntl.flock(held, background.fcntl.LOCK_EX)  # as the compiling process holds it
+        thread = Thread(target=lambda: background.compile_alone(model, lambda _: waits.set()))
+        thread.start()
+        assert waits.wait(60) and not done
+    thread.join()
+    assert done == [True], "other processes see what is compiled"
 
 
 def test_running_process_uses_newly_compiled_steps(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,13 +7,16 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 from tempfile import gettempdir
+from time import time
+from typing import IO
 
 import torch
 
 from penwright.config import Precision
 from penwright.decoding import engine
 from penwright.decoding.ahead_of_time import KEY_LENGTH
-from penwright.errors import PenwrightError
+from penwright.devices import available_memory, n_allowed, n_processors
+from penwright.errors import PenwrightError, Say, say_nothing
 from penwright.model import EncoderOnly, Model, make_model
 from penwright.model.quantized import to_precision
 from penwright.model.transformer import DecoderOnly, EncoderDecoder
@@ -21,6 +24,7 @@ from penwright.model.weights import shapes_only
 from penwright.native import toolchain
 from penwright.run.folder import Run
 from penwright.storage import cache_folder
+from penwright.text import count
 from penwright.tokenizers import Tokenizer
 
 try:
@@ -30,8 +34,15 @@ except ImportError:  # on Windows, decoding steps are not compiled
 
 SWITCH = "PENWRIGHT_COMPILE"  # environment variable; "off": compile only if `penwright optimize` is called
 FEWEST_PARAMETERS = 100_000  # minimum number of parameters; smaller models are not worth compiling
-MOST_PARAMETERS = 300_000_000  # maximum number of parameters; compilation needs memory for random weights
+MOST_PARAMETERS = 300_000_000  # maximum number of parameters; larger models take too long to compile
+# Memory for compiling beside a process that trains the model, in bytes. Compiling alone takes about 4 bytes for each
+# parameter, and 1.4 GB (measured with 97 million parameters).
+BYTES_PER_PARAMETER, COMPILER_BYTES = 16, 2e9
 NICENESS = 10  # nice value: other programs, training included, get about ten times as much processor time
+# Nice values do not help against a limit on processor time, as in a container: all its processes share the time. With
+# a limit of fewer processors, nothing is compiled in the background.
+FEWEST_PROCESSORS = 4
+RETRY_AFTER = 24 * 3600.0  # seconds after which a failed compilation is tried again
 LOCK, FAILED = "background.lock", "background-failed"
 SOON = "will be faster in a minute or two: its steps are being compiled in the background"
 INITIAL_STD = 0.02  # standard deviation of the random weights, for the check of the compiled code
@@ -41,7 +52,8 @@ def compile_in_background(run: Run, precision: Precision) -> subprocess.Popen[by
     """Start a process that compiles the decoding steps of a run, and return it; return None if it was not started.
 
     No process is started if the model is very small or very large, there is no compiler, `PENWRIGHT_COMPILE` is "off",
-    another process is compiling, or compiling this shape has failed before.
+    there is too little memory or processor time, another process is compiling, or compiling this shape has failed
+    within a day.
     """
     if not _is_possible():
         return None
@@ -50,12 +62,10 @@ def compile_in_background(run: Run, precision: Precision) -> subprocess.Popen[by
     if not can_be_compiled(model) or engine.are_steps_compiled(model):
         return None
     with suppress(PenwrightError, OSError):  # the cache cannot be written, or another process holds the lock
-        if not _failure_of(model).exists():
+        if not _recent_failure(model):
             with (toolchain.trusted_folder() / LOCK).open("a") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the process that compiles inherits the lock
-                lock.truncate(0)
-                lock.write(engine.shape_key(model))
-                lock.flush()
+                _write_shape(lock, model)
                 return _start(run.folder.absolute(), precision, lock.fileno())
     return None
 
@@ -65,12 +75,54 @@ def stop_compiling(compiler: subprocess.Popen[bytes]) -> None:
     with suppress(OSError):  # the process has ended
         os.killpg(compiler.pid, signal.SIGKILL)
     compiler.wait()
+    with suppress(OSError, PenwrightError):  # the stopped process could not delete its record
+        key = (cache_folder("compiled") / LOCK).read_text(encoding="ascii")[:KEY_LENGTH]
+        _failure_of(key).unlink()
+
+
+def compile_alone(model: DecoderOnly | EncoderDecoder, say: Say = say_nothing) -> None:
+    """Compile the decoding steps in this process, even after a failure. Wait for a background process that compiles.
+
+    Raises PenwrightError if the results of the compiled code differ from those of the model.
+    """
+    with (toolchain.trusted_folder() / LOCK).open("a") as lock:
+        with suppress(OSError):  # not all file systems have locks
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                say("waiting for a process that compiles in the background")
+                fcntl.flock(lock, fcntl.LOCK_EX)
+        _write_shape(lock, model)
+        engine.compile_steps(model, say)
+    _failure_of(engine.shape_key(model)).unlink(missing_ok=True)
+
+
+def _write_shape(lock: IO[str], model: DecoderOnly | EncoderDecoder) -> None:
+    """Write into the lock file which shape is being compiled."""
+    lock.truncate(0)
+    lock.write(engine.shape_key(model))
+    lock.flush()
 
 
 def can_be_compiled(model: DecoderOnly | EncoderDecoder) -> bool:
     """Return whether a background process may compile the decoding steps of this model."""
-    n_parameters = sum(tensor.numel() for tensor in model.state_dict().values())
-    return _is_possible() and FEWEST_PARAMETERS <= n_parameters <= MOST_PARAMETERS
+    return _is_possible() and _is_worthwhile(model) and not _shortage(model)
+
+
+def _is_worthwhile(model: DecoderOnly | EncoderDecoder) -> bool:
+    return FEWEST_PARAMETERS <= _n_parameters(model) <= MOST_PARAMETERS
+
+
+def _n_parameters(model: DecoderOnly | EncoderDecoder) -> int:
+    return sum(tensor.numel() for tensor in model.state_dict().values())
+
+
+def _shortage(model: DecoderOnly | EncoderDecoder) -> str:
+    """Return which limit of this machine rules out compiling in the background; "" if there is none."""
+    n, needed = n_processors(), BYTES_PER_PARAMETER * _n_parameters(model) + COMPILER_BYTES
+    if n < min(n_allowed(), FEWEST_PROCESSORS):
+        return f"processor time is limited to {count(n, 'processor')}"
+    return "" if available_memory() >= needed else f"this takes about {needed / 1e9:.2g} GB of memory"
 
 
 def _is_possible() -> bool:
@@ -98,8 +150,19 @@ def compilation_note(model: Model) -> str:
         return "decoding uses compiled steps"
     if is_compiling(model):
         return f"decoding {SOON}"
-    missing = "" if os.environ.get(SWITCH) == "off" else toolchain.missing_requirement()
-    return f"decoding is slower than it could be, because its steps cannot be compiled: {missing}" if missing else ""
+    reason = "" if os.environ.get(SWITCH) == "off" else _why_not_compiled(model)
+    return f"decoding is slower than it could be, because its steps {reason}" if reason else ""
+
+
+def _why_not_compiled(model: DecoderOnly | EncoderDecoder) -> str:
+    """Return why the decoding steps are not compiled in the background; "" if they can be, or if it is not worth it."""
+    if missing := toolchain.missing_requirement():
+        return f"cannot be compiled: {missing}"
+    if failure := _recent_failure(model):
+        return f"could not be compiled: {failure} says why. To try again, run `penwright optimize`"
+    if _is_worthwhile(model) and (shortage := _shortage(model)):
+        return f"are not compiled in the background: {shortage}. To compile them, run `penwright optimize`"
+    return ""
 
 
 def _start(folder: Path, precision: Precision, lock: int) -> subprocess.Popen[bytes]:
@@ -117,13 +180,20 @@ def _start(folder: Path, precision: Precision, lock: int) -> subprocess.Popen[by
 
 
 def compile_now(run: Run, precision: Precision) -> None:
-    """Compile decoding steps for a run's model shape, even before its first checkpoint. Record a failure in a file."""
+    """Compile decoding steps for a run's model shape, even before its first checkpoint.
+
+    A file records a failure. It is written first, and deleted on success: if memory is short, the system kills this
+    process, which can then write nothing.
+    """
     model = _model_of(run, precision)
+    failure = _failure_of(engine.shape_key(model))
+    failure.write_text("the process that compiled the decoding steps was killed\n", encoding="utf-8")
     try:
         engine.compile_steps(model)
     except Exception as error:
-        _failure_of(model).write_text(f"{error}\n", encoding="utf-8", errors="replace")
+        failure.write_text(f"{error}\n", encoding="utf-8", errors="replace")
         raise
+    failure.unlink()
 
 
 def _model_of(run: Run, precision: Precision) -> DecoderOnly | EncoderDecoder:
@@ -137,9 +207,17 @@ def _model_of(run: Run, precision: Precision) -> DecoderOnly | EncoderDecoder:
     return model
 
 
-def _failure_of(model: DecoderOnly | EncoderDecoder) -> Path:
-    """Return the path of the file that records that models of this shape could not be compiled."""
-    return cache_folder("compiled") / f"{FAILED}-{engine.shape_key(model)}"
+def _failure_of(key: str) -> Path:
+    """Return the path of the file that records that models of the shape with this key could not be compiled."""
+    return cache_folder("compiled") / f"{FAILED}-{key}"
+
+
+def _recent_failure(model: DecoderOnly | EncoderDecoder) -> Path | None:
+    """Return the file that records that models of this shape could not be compiled; None if there is no recent one."""
+    with suppress(OSError, PenwrightError):
+        failure = _failure_of(engine.shape_key(model))
+        return failure if time() < failure.stat().st_mtime + RETRY_AFTER else None
+    return None
 
 
 def lower_priority() -> None:

@@ -11,7 +11,7 @@ import torch
 from penwright.config import Precision
 from penwright.data.batches import Batch
 from penwright.data.corpus import Pair
-from penwright.decoding.engine import compile_steps, n_decoder_parameters
+from penwright.decoding.engine import n_decoder_parameters
 from penwright.devices import usable_device
 from penwright.errors import PenwrightWarning, Say, UsageError, say_nothing
 from penwright.evaluation.classification import Calibration
@@ -26,7 +26,7 @@ from penwright.storage import require_writable_cache
 from penwright.tasks import TASKS, AnyCorpus, RunContext, classification
 from penwright.translation.alignment import Aligner, AlignmentHead, choose_head
 from penwright.translation.translator import Translator
-from penwright.workflows.background import can_be_compiled
+from penwright.workflows.background import can_be_compiled, compile_alone
 from penwright.workflows.evaluate import evaluation_context, open_corpus_of
 from penwright.workflows.load import OpenedRun, load_translator, open_run
 
@@ -57,7 +57,7 @@ def optimize(folder: Path, precision: Precision | None = None, say: Say = say_no
     chosen = precision or (good[0] if good else "float32")
     model = opened_run.model(chosen)
     if not isinstance(model, EncoderOnly):
-        compile_steps(model, say)
+        compile_alone(model, say)
     opened_run.run.save_finding(OPTIMIZED, {"precision": chosen, "nats": nats})
     return nats
 
