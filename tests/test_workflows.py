@@ -19,7 +19,7 @@ from penwright.run.checkpoint_folder import CheckpointFolder
 from penwright.run.folder import CORPUS, Run
 from penwright.run.provenance import CorpusRecord
 from penwright.run.records import is_over_fitted
-from penwright.tasks import TASKS, generation, reading_of, translation
+from penwright.tasks import TASKS, generation, labelled, reading_of, translation
 from penwright.training.auto.planner import Plan
 from penwright.training.observers import Observer
 from penwright.workflows import load
@@ -211,6 +211,31 @@ def test_much_faster_run_restarts_with_a_larger_model(
         assert all(torch.equal(found[name], wanted[name]) for name in wanted)
         steps = [[(each["step"], each["loss"]) for each in which.records("steps.jsonl")] for which in (run, fresh)]
         assert steps[0] == steps[1]
+
+
+@pytest.mark.parametrize(("epochs", "width"), [(1e-6, 24), (1e9, 16)], ids=["much faster than planned", "as planned"])
+def test_much_faster_classifier_restarts_with_the_same_linear_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epochs: float, width: int
+) -> None:
+    def settings(width: int, **budget: float) -> Table:
+        sizes = {"d_model": width, "n_layers": 1, "n_heads": 1, "context_length": 32, "dropout": 0.1}
+        return {"task": "classify", "data": {"train": ["words.tsv"]}, "model": sizes, "training": budget}
+
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{word} film number {n}\t{word}" for n in range(60) for word in ("good", "bad")]
+    Path("words.tsv").write_text("\n".join(["text\tlabel", *rows]), encoding="utf-8")
+    monkeypatch.setattr(train_workflow, "WATCHED", 1e-6)
+    fits, fit_linear = [], labelled.fit_linear
+    monkeypatch.setattr(labelled, "fit_linear", lambda *what: fits.append(fit_linear(*what)) or fits[-1])
+    minutes = 0.5 if width == 24 else 0.05
+    prepared, observer = prepare(settings(16, minutes=minutes, evaluate_every=30)), RecordingObserver()
+    plan = prepared.plan._replace(epochs=epochs, tokens=1.0)  # the pace is measured in texts
+    larger = prepare(settings(24, steps=4)).plan
+    train(replace(prepared, replan=lambda _: larger, plan=plan), Path("run"), [observer])
+    assert Run.open(Path("run")).recipe.model.d_model == width and len(fits) == 1
+    assert any("starting again" in text for text in observer.texts) == (width == 24)
+    assert sum("fitting a linear" in text for text in observer.texts) == 1
+    assert evaluate(Path("run"))
 
 
 def test_evaluation_refuses_training_text_as_held_out(trained_run: Path) -> None:

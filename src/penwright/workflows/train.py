@@ -63,25 +63,27 @@ class _PaceCheck:
     """
 
     def __init__(self, prepared: Prepared):
-        is_checked = prepared.machine.ranks.size == 1 and prepared.plan.recipe.task != "classify"
-        self._plan, self._replan = prepared.plan, prepared.replan if is_checked else None
-        self._start = (0, 0.0)
+        plan, is_checked = prepared.plan, prepared.machine.ranks.size == 1
+        self._plan, self._replan = plan, prepared.replan if is_checked else None
+        # a classifier's steps count texts, not tokens
+        self._n_planned = plan.epochs * prepared.corpus.n_training if plan.recipe.task == "classify" else plan.tokens
+        self._first, self._start = 0.0, (0, 0.0)
 
     def __call__(self, trainer: Trainer) -> None:
-        """Compare real and planned throughput every few seconds, until the fraction WATCHED of the budget is spent.
+        """Compare real and planned throughput every few seconds, in a fraction WATCHED of the budget.
 
         Raises _LargerModelFits if a larger model fits into the rest of the budget.
         """
         minutes, state, replan = trainer.settings.minutes, trainer.state, self._replan
         if state.step == FIRST_STEPS:  # the measurement starts late, because the first steps include compilation
-            self._start = (state.targets, state.seconds)
+            self._first, self._start = state.seconds, (state.targets, state.seconds)
         if replan is None or minutes is None or state.step <= FIRST_STEPS:
             return
         targets, seconds = state.targets - self._start[0], state.seconds - self._start[1]
-        left, is_last = minutes - state.seconds / 60, state.seconds >= WATCHED * 60 * minutes
+        left, is_last = minutes - state.seconds / 60, state.seconds - self._first >= WATCHED * 60 * minutes
         if seconds < CHECK_EVERY and not is_last:
             return
-        is_fast = left > 0 and targets > FASTER * seconds * self._plan.tokens / (60 * minutes)
+        is_fast = left > 0 and targets > FASTER * seconds * self._n_planned / (60 * minutes)
         self._start = (state.targets, state.seconds)
         if is_fast or is_last:
             self._replan = None
@@ -95,7 +97,7 @@ def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) 
     """Train the prepared run in a new folder. Return the best model of the run, ready to use.
 
     If training is much faster than the plan assumed, it starts again with a larger model. The recipe of the run then
-    contains the rest of the budget, and describes exactly what was trained.
+    contains the rest of the budget, and describes exactly what was trained. A classifier keeps its linear model.
 
     Raises PenwrightError if the model does not fit in the memory of this machine.
     """
@@ -111,16 +113,17 @@ def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) 
             size = f"{larger.plan.size.parameters:,} parameters"
             notify(observers, "message", f"training is much faster than expected: starting again with {size}")
             run.clear()
-            return _train(replace(prepared, plan=larger.plan, replan=None), run, observers)
+            return _train(replace(prepared, plan=larger.plan, replan=None), run, observers, is_first=False)
 
 
-def _train(prepared: Prepared, run: Run, observers: Sequence[Observer]) -> Application:
+def _train(prepared: Prepared, run: Run, observers: Sequence[Observer], is_first: bool = True) -> Application:
     """Train the prepared run until its budget is spent, and return the best model."""
     context = _begin(prepared, run, observers)
     begin = monotonic()
     if context.recipe.task == "classify":
-        notify(observers, "message", "fitting a linear classifier on n-grams as a baseline")
-        add_linear(context, run, observers, is_new=True)
+        if is_first:
+            notify(observers, "message", "fitting a linear classifier on n-grams as a baseline")
+        add_linear(context, run, observers, is_new=is_first)
     if context.has_new_head:
         fit_head(context, observers)
     trainer = make_trainer(context, prepared.machine, run, observers)
