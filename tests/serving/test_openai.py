@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 import penwright
 from penwright.config import DecodingSettings
@@ -73,6 +74,21 @@ def test_echo_with_zero_max_tokens_scores_the_prompt(client: "openai.OpenAI") ->
         **{**BASE, "prompt": "It was", "max_tokens": 1}, echo=True, logprobs=0
     ).choices
     assert longer.logprobs.token_logprobs[: len(choice.logprobs.tokens)] == choice.logprobs.token_logprobs
+
+
+def test_echo_of_a_model_without_start_token_scores_all_tokens_but_the_first(
+    client: "openai.OpenAI", generator: Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(generator.tokenizer), "begins", False)
+    ids = generator.tokenizer.encode("It was")
+    with torch.inference_mode():
+        log_probs = generator.model(torch.tensor([ids]))[0].log_softmax(-1)
+    expected = log_probs[:-1].gather(-1, torch.tensor(ids[1:])[:, None])[:, 0].tolist()
+    (choice,) = client.completions.create(**{**BASE, "max_tokens": 0}, echo=True, logprobs=2).choices
+    assert choice.logprobs.token_logprobs[0] is None and choice.logprobs.top_logprobs[0] is None
+    assert choice.logprobs.token_logprobs[1:] == pytest.approx(expected, abs=1e-4)
+    (short,) = client.completions.create(**{**BASE, "prompt": "I", "max_tokens": 0}, echo=True, logprobs=0).choices
+    assert short.logprobs.token_logprobs == [None] and short.logprobs.tokens == ["I"]
 
 
 def test_stop_string_is_never_sent(client: "openai.OpenAI") -> None:

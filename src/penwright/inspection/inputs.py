@@ -55,13 +55,12 @@ class TextReader:
         """
         text = self._line(text)
         tokens = tokens_of(self.tokenizer, text)
-        start, end = self._special(self.tokenizer.start_id, 0), self._special(self.tokenizer.end_id, len(text))
+        start, end = self._start, self._special(self.tokenizer.end_id, len(text))
         match self.application:
             case Generator():
                 if target is not None:
                     raise UsageError("a language model has no target: put everything into the text")
-                read = (start, *tokens) if self.tokenizer.begins else tokens
-                return ForwardPass((), read, read[1:])
+                return self._written(tokens)
             case Classifier():
                 return ForwardPass((start, *tokens[: self.room], end), (), ())
             case Translator():
@@ -103,9 +102,13 @@ class TextReader:
         specials = set(special_ids(self.tokenizer))
         ordinary = [token for token in range(self.tokenizer.vocab_size) if token not in specials]
         chosen = np.random.default_rng(seed).choice(ordinary, n, replace=n > len(ordinary)).tolist()
-        start = self._special(self.tokenizer.start_id, 0)
-        twice = [Token(readable(self.tokenizer, token), token, at, at + 1) for at, token in enumerate(chosen * 2)]
-        return ForwardPass((), (start, *twice), tuple(twice))
+        return self.read_ids(chosen * 2)
+
+    def read_ids(self, ids: Sequence[int]) -> ForwardPass:
+        """Return tokens as input for a language model. Each token counts as one character."""
+        return self._written(
+            [Token(readable(self.tokenizer, token), token, at, at + 1) for at, token in enumerate(ids)]
+        )
 
     def warnings(self, text: str, target: str | None = None) -> tuple[str, ...]:
         """Return warnings about unknown characters, and about text that does not fit the context."""
@@ -119,6 +122,15 @@ class TextReader:
                 "which fit the context"
             )
         return tuple(warnings)
+
+    def _written(self, tokens: Sequence[Token]) -> ForwardPass:
+        """Return tokens as input for a language model, with a start token only if the model uses one."""
+        read = (self._start, *tokens) if self.tokenizer.begins else tuple(tokens)
+        return ForwardPass((), read, read[1:])
+
+    @property
+    def _start(self) -> Token:
+        return self._special(self.tokenizer.start_id, 0)
 
     def _special(self, token: int, place: int) -> Token:
         return special_token(self.tokenizer, token, place)

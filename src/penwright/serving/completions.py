@@ -13,7 +13,6 @@ from penwright.config import DecodingSettings
 from penwright.decoding.requests import Request, TokenUpdate
 from penwright.errors import UsageError
 from penwright.inspection import Inspector
-from penwright.inspection.forward_pass import ForwardPass, Token, special_token
 from penwright.inspection.token_scores import TokenScores, token_scores_in_steps
 from penwright.serving.completion_fields import (
     CompletionAnswer,
@@ -136,8 +135,8 @@ class _ChoiceBuilder:
             self._pieces.append(choice)
         return choice
 
-    def log_probs(self, scored: Sequence[tuple[int, float, Mapping[int, float]]]) -> LogProbs | None:
-        """Return the log-probabilities of consecutive tokens and of their most likely alternatives."""
+    def log_probs(self, scored: Sequence[tuple[int, float | None, Mapping[int, float]]]) -> LogProbs | None:
+        """Return the log-probabilities of consecutive tokens and of their most likely alternatives, None if unknown."""
         if self.n_likely is None:
             return None
         offsets = []
@@ -145,7 +144,10 @@ class _ChoiceBuilder:
             offsets.append(self._n_characters)
             self._n_characters += len(self._stream.push(token))
         name = self._tokenizer.token_text
-        tops = [{name(each): value for each, value in {**likely, token: own}.items()} for token, own, likely in scored]
+        tops = [
+            None if own is None else {name(each): value for each, value in {**likely, token: own}.items()}
+            for token, own, likely in scored
+        ]
         return LogProbs(
             tokens=[name(token) for token, _, _ in scored],
             token_logprobs=[own for _, own, _ in scored],
@@ -164,20 +166,18 @@ class _ChoiceBuilder:
 
 
 def _score(inspector: Inspector, ids: Sequence[int], k: int) -> Generator[None, None, TokenScores]:
-    """Score each token of a prompt given the tokens before it. Yield between steps."""
-    model, words = inspector.model, inspector.words
-    start = special_token(inspector.tokenizer, inspector.tokenizer.start_id, 0)
-    tokens = tuple(Token(words[token], token, at, at + 1) for at, token in enumerate(ids))
-    return token_scores_in_steps(model, ForwardPass((), (start, *tokens[:-1]), tokens), words, k)
+    """Score each token of a prompt that has a token before it. Yield between steps."""
+    return token_scores_in_steps(inspector.model, inspector.reader.read_ids(ids), inspector.words, k)
 
 
 def _log_probs(builder: _ChoiceBuilder, ids: Sequence[int], scores: TokenScores) -> LogProbs | None:
-    """Return the scores of a prompt in OpenAI's format."""
+    """Return the scores of a prompt in OpenAI's format. A first token without a start token before it has no score."""
     likely = [
         dict(zip(row.tolist(), np.log(shares).tolist(), strict=True)) if builder.n_likely else {}
         for row, shares in zip(scores.alternatives.ids, scores.alternatives.probabilities, strict=True)
     ]
-    return builder.log_probs(list(zip(ids, scores.log_probs.tolist(), likely, strict=True)))
+    scored = list(zip((token.id for token in scores.tokens), scores.log_probs.tolist(), likely, strict=True))
+    return builder.log_probs([(ids[0], None, {}), *scored] if len(scored) < len(ids) else scored)
 
 
 def _prompts(body: CompletionRequest, tokenizer: Tokenizer) -> list[tuple[str, list[int]]]:
