@@ -49,6 +49,25 @@ QWEN_3 = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% if enable_thinking is defined and not enable_thinking %}"
     "{{ '<think>\n\n</think>\n\n' }}{% endif %}{% endif %}"
 )
+DEEPSEEK_R1 = (
+    "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}{{ '<|User|>' + m.content }}{% else %}"
+    "{% set content = m.content %}{% if '</think>' in content %}{% set content = content.split('</think>')[-1] %}"
+    "{% endif %}{{ '<|Assistant|>' + content + eos_token }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|Assistant|><think>\n' }}{% endif %}"
+)
+QWEN_3_HISTORY = (
+    "{% for m in messages %}{% set content = m.content %}{% if m.role == 'assistant' %}"
+    "{% set content = m.content.split('</think>')[-1].lstrip('\n') %}{% endif %}"
+    "{{ '<|im_start|>' + m.role + '\n' + content + '<|im_end|>\n' }}{% endfor %}"
+)
+REASONING_FIRST = (
+    "{% for m in messages %}{% set parts = m.content.split('</think>') %}{% if parts | length == 2 %}"
+    "{{ '[' + parts[0] + ']' }}{% endif %}{{ parts[-1] }}{% endfor %}"
+)
+WITHOUT_TOOLS = (
+    "{% if tools is not none or documents is not none %}{{ tools | tojson }}{% endif %}"
+    "{% for m in messages %}{{ m.content }}{% endfor %}"
+)
 DATED = "{{ strftime_now('%Y') }}{{ messages[0].content }}"
 ENDS = {  # the text that each template calls eos_token
     PLAIN: "",
@@ -78,7 +97,7 @@ def test_rendered_template_equals_that_of_transformers(source: str, n: int) -> N
     assert "".join([piece for turn in turns for piece in (*turn.prompt, turn.answer, end)] + [*rest]) == text
 
 
-@pytest.mark.parametrize("source", [LLAMA_2, LLAMA_3, GEMMA, MISTRAL, DATED])
+@pytest.mark.parametrize("source", [LLAMA_2, LLAMA_3, GEMMA, MISTRAL, DATED, WITHOUT_TOOLS])
 def test_contents_are_trimmed_where_the_template_trims_them(source: str) -> None:
     library = LibraryTokenizer(models.BPE())
     reference = transformers.PreTrainedTokenizerFast(tokenizer_object=library, bos_token="<s>", eos_token="</s>")
@@ -89,6 +108,36 @@ def test_contents_are_trimmed_where_the_template_trims_them(source: str) -> None
     template = ChatTemplate(source, "<s>", "</s>")
     template.check()
     assert "".join(template.turns([message])[1]) == wanted
+
+
+@pytest.mark.parametrize("source", [DEEPSEEK_R1, QWEN_3_HISTORY, LLAMA_3, CHATML])
+@pytest.mark.parametrize(
+    "answer", ["<think>\nIt greets.\n</think>\n\n Hi. ", "No.</think>So.</think>Hi.", "</think>\n"]
+)
+def test_reasoning_in_earlier_answers_is_left_out_as_in_transformers(source: str, answer: str) -> None:
+    library = LibraryTokenizer(models.BPE())
+    reference = transformers.PreTrainedTokenizerFast(tokenizer_object=library, bos_token="<s>", eos_token="</s>")
+    messages = [Message("user", "Why </think> so?"), Message("assistant", answer), Message("user", "Bye")]
+    wanted = reference.apply_chat_template(
+        [each._asdict() for each in messages], chat_template=source, tokenize=False, add_generation_prompt=True
+    )
+    (turn,), rest = ChatTemplate(source, "<s>", end := "</s>" if source == DEEPSEEK_R1 else "").turns(messages)
+    assert "".join([*turn.prompt, turn.answer, end, *rest]) == wanted
+
+
+def test_last_answer_keeps_its_reasoning() -> None:
+    answer = "<think>\nIt greets.\n</think>\n\nHi."
+    for source in (DEEPSEEK_R1, QWEN_3_HISTORY, REASONING_FIRST):
+        (turn,), _ = ChatTemplate(source, end_token="</s>").turns(
+            [Message("user", "Hello"), Message("assistant", answer)]
+        )
+        assert turn.answer == answer
+
+
+def test_reasoning_that_a_template_moves_stays_in_the_answer() -> None:
+    messages = [Message("user", "Hello"), Message("assistant", "It greets.</think>Hi."), Message("user", "Bye")]
+    (turn,), rest = ChatTemplate(REASONING_FIRST).turns(messages)
+    assert (turn.answer, rest) == (messages[1].content, ("Bye",))
 
 
 def test_prompt_for_an_answer_is_the_prompt_of_training() -> None:

@@ -23,7 +23,10 @@ PLAIN = (
 )
 OPEN, CLOSE = "\ue000", "\ue001"  # enclose a placeholder: a message's number, which replaces its content
 EDGE = "\x1f"  # white space around each placeholder; a template that removes it trims the contents of messages
-PLACE = re.compile(f"({EDGE}?){OPEN}(\\d{{1,6}}){CLOSE}({EDGE}?)")
+# Many templates leave the reasoning out of earlier answers, so it has a placeholder of its own.
+REASONING, END_OF_REASONING = f"{OPEN}{CLOSE}", "</think>"
+REASONED = re.compile(f".*{END_OF_REASONING}\n*", re.DOTALL)
+PLACE = re.compile(f"({EDGE}?)({REASONING}{END_OF_REASONING}\n*{EDGE})?{OPEN}(\\d{{1,6}}){CLOSE}({EDGE}?)")
 PROBE = 'Say "hé" & <go>'  # a message to test whether a template copies messages unchanged
 ASSISTANT = "assistant"
 MOST_SECONDS = 10
@@ -113,18 +116,38 @@ class ChatTemplate:
 
     def _pieces(self, messages: Sequence[Message]) -> Iterator[Markup | Message]:
         """Yield the pieces of template text, and the messages between them, trimmed if the template trims messages."""
-        marked = tuple(Message(each.role, f"{EDGE}{OPEN}{n}{CLOSE}{EDGE}") for n, each in enumerate(messages))
-        text, place = _rendered(self, marked), 0
+        starts = [*map(_answer_start, messages[:-1]), 0][: len(messages)]
+        text, place = _rendered(self, _marked(messages, starts)), 0
+        if REASONING in PLACE.sub("", text):  # the template writes the reasoning in another place
+            starts = [0] * len(messages)
+            text = _rendered(self, _marked(messages, starts))
         for match in PLACE.finditer(text):
             if match.start() > place:
                 yield Markup(text[place : match.start()])
-            if int(match[2]) >= len(messages):
+            if (number := int(match[3])) >= len(messages):
                 raise PenwrightError("the chat template outputs private-use characters that are reserved for messages")
-            message, place = messages[int(match[2])], match.end()
-            content = message.content if match[1] else message.content.lstrip()
-            yield message._replace(content=content if match[3] else content.rstrip())
+            message, place = messages[number], match.end()
+            content = message.content if match[2] else message.content[starts[number] :]
+            content = content if match[1] else content.lstrip()
+            yield message._replace(content=content if match[4] else content.rstrip())
         if place < len(text):
             yield Markup(text[place:])
+
+
+def _answer_start(message: Message) -> int:
+    """Return the index at which the answer begins in a message: after its reasoning, if it has any."""
+    reasoning = REASONED.match(message.content) if message.role == ASSISTANT else None
+    return reasoning.end() if reasoning else 0
+
+
+def _marked(messages: Sequence[Message], starts: Sequence[int]) -> tuple[Message, ...]:
+    """Replace the contents of messages by placeholders, with one for the reasoning before an answer's start."""
+    marked = []
+    for number, (message, start) in enumerate(zip(messages, starts, strict=True)):
+        end = message.content[:start].rpartition(END_OF_REASONING)[2]  # line breaks, which some templates remove
+        reasoning = f"{REASONING}{END_OF_REASONING}{end}{EDGE}" if start else ""
+        marked.append(Message(message.role, f"{EDGE}{reasoning}{OPEN}{number}{CLOSE}{EDGE}"))
+    return tuple(marked)
 
 
 def _rendered(template: ChatTemplate, messages: tuple[Message, ...]) -> str:

@@ -39,7 +39,8 @@ def render(source: str, messages: Sequence[dict[str, str]], tokens: dict[str, st
     )
     environment.globals |= {"raise_exception": refuse, "strftime_now": lambda form: datetime.now().strftime(form)}
     # Templates such as Qwen3's put an empty reasoning block before answers in training, so prompts must end with one.
-    options = {"add_generation_prompt": True, "enable_thinking": False}
+    # As in transformers, templates may compare tools and documents with none.
+    options = {"add_generation_prompt": True, "enable_thinking": False, "tools": None, "documents": None}
     return environment.from_string(source).render(messages=messages, **options, **tokens)
 
 
