@@ -4,6 +4,7 @@ import json
 import shutil
 import string
 import struct
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -147,8 +148,17 @@ def test_unused_embeddings_are_removed(llama: Path, tmp_path: Path) -> None:
         torch.testing.assert_close(ours.model(tokens), theirs(tokens).logits[..., :n], atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("extra", [-5, 200])
-def test_tokenizer_of_another_model_is_refused(extra: int, llama: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (
+            -2,
+            r"298 embeddings, and the tokenizer has 300 tokens: \S+, \S+ have none\. .*resize_token_embeddings\(300\)",
+        ),
+        (200, r"the tokenizer has 300 tokens, and the model has 500 embeddings"),
+    ],
+)
+def test_tokenizer_of_another_model_is_refused(extra: int, message: str, llama: Path, tmp_path: Path) -> None:
     path = llama / "model.safetensors"
     tensors = load_file(path)
     n = len(tensors["lm_head.weight"]) + extra
@@ -156,7 +166,7 @@ def test_tokenizer_of_another_model_is_refused(extra: int, llama: Path, tmp_path
         tensors[name] = torch.cat([tensors[name], torch.ones(200, 32)])[:n].contiguous()
     save_file(tensors, path)
     edit(llama / "config.json", vocab_size=n)
-    assert_import_is_refused(llama, tmp_path, f"the tokenizer has 300 tokens, and the model has {n} embeddings")
+    assert_import_is_refused(llama, tmp_path, message)
 
 
 def assert_import_is_refused(source: Path, tmp_path: Path, message: str) -> None:
@@ -284,6 +294,15 @@ def test_adapter_is_not_imported_as_a_model(tmp_path: Path) -> None:
     assert_import_is_refused(tmp_path / "adapter", tmp_path, message)
     with pytest.raises(PenwrightError, match=message):
         with_imported_base({"finetuning": {"base": str(tmp_path / "adapter")}}, None)
+    write(tmp_path / "adapter/config.json", {"model_type": "llama"})
+    assert_import_is_refused(tmp_path / "adapter", tmp_path, message)
+
+
+def test_adapter_beside_a_model_is_pointed_out(llama: Path, tmp_path: Path) -> None:
+    write(llama / "adapter_config.json", {"peft_type": "LORA"})
+    said: list[str] = []
+    import_model(str(llama), tmp_path / "run", say=said.append)
+    assert any("the adapter in" in line and "--adapter" in line for line in said)
 
 
 def test_missing_source_is_refused(tmp_path: Path) -> None:
@@ -536,11 +555,14 @@ AWKWARD = [
     "the ▁ sign",
     "don't",
 ]
+COMPOSED = "Việt tiếng 한국어 각 ガギパ"
+DECOMPOSED = [unicodedata.normalize("NFD", COMPOSED), "ｶﾞｷﾞﾊﾟ"]
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
 @pytest.mark.parametrize(
-    "options", [{}, {"byte_fallback": True, "normalization_rule_name": "identity", "vocab_size": 400}]
+    "options",
+    [{"required_chars": COMPOSED.replace(" ", "")}, {"byte_fallback": True, "normalization_rule_name": "identity", "vocab_size": 400}],
 )
 def test_sentencepiece_model_gives_the_ids_of_its_library(kind, options, spm, tmp_path: Path) -> None:
     import sentencepiece
@@ -549,7 +571,7 @@ def test_sentencepiece_model_gives_the_ids_of_its_library(kind, options, spm, tm
     (tmp_path / "tokenizer.model").write_bytes(path.read_bytes())
     ours = read_tokenizer(tmp_path, {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2}, "generate", None)
     theirs = sentencepiece.SentencePieceProcessor(model_file=str(path))
-    for text in [*TEXTS, *AWKWARD]:
+    for text in [*TEXTS, *AWKWARD, COMPOSED, *DECOMPOSED]:
         assert ours.encode(text) == theirs.encode(text), text
         assert ours.decode(ours.encode(text)) == theirs.decode(theirs.encode(text)).replace(" \u2047 ", "\ufffd")
     assert Tokenizer.load(save_tokenizer(ours, tmp_path)).encode(TEXTS[0]) == ours.encode(TEXTS[0])
@@ -595,6 +617,7 @@ def test_marian_translates_as_transformers(marian: Path, tmp_path: Path) -> None
     for text in TEXTS[:4]:
         assert ours.tokenizer.source(ours.tokenizer.encode(text)) == tokenizer(text)["input_ids"]
         assert [*ours.tokenizer.target.encode(text), 0] == tokenizer(text_target=text)["input_ids"]
+    assert open_run(tmp_path / "run").card.languages == ("en", "de")
     assert_same_translations(ours, marian, tokenizer, {})
     penwright.export(tmp_path / "run", "huggingface", tmp_path / "exported")
     exported = transformers.MarianTokenizer.from_pretrained(tmp_path / "exported")
@@ -602,6 +625,24 @@ def test_marian_translates_as_transformers(marian: Path, tmp_path: Path) -> None
         assert exported(text)["input_ids"] == tokenizer(text)["input_ids"]
         assert exported(text_target=text)["input_ids"] == tokenizer(text_target=text)["input_ids"]
     assert exported.decode([5, 6, 7], skip_special_tokens=True) == tokenizer.decode([5, 6, 7], skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("languages", [None, ("eng_Latn", "deu_Latn")])
+def test_pairs_in_the_reverse_direction_are_refused(languages, marian: Path, tmp_path: Path) -> None:
+    penwright.import_model(marian, tmp_path / "run", languages=languages)
+    for code in ("en", "de"):
+        (tmp_path / f"news.{code}").write_text("".join(f"{code} {text}\n" for text in TEXTS), encoding="utf-8")
+    files = [str(tmp_path / f"news.{code}") for code in ("de", "en")]
+    settings = {"task": "translate", "finetuning": {"base": str(tmp_path / "run")}, "training": {"steps": 1}}
+    with pytest.raises(PenwrightError, match=r"translates en.* to de.*, but these pairs go from de to en"):
+        prepare(settings | {"data": {"train": files}})
+    prepare(settings | {"data": {"train": files[::-1]}})
+
+
+def test_marian_model_of_a_group_of_languages_has_no_languages(marian: Path, tmp_path: Path) -> None:
+    write(marian / "tokenizer_config.json", {"source_lang": "en", "target_lang": "ROMANCE"})
+    penwright.import_model(marian, tmp_path / "run")
+    assert open_run(tmp_path / "run").card.languages is None
 
 
 def assert_same_translations(ours, folder: Path, tokenizer, options: dict[str, int]) -> None:
@@ -753,6 +794,16 @@ def test_damaged_gguf_file_is_refused(damage, message, saved_gguf: Path, tmp_pat
     path = tmp_path / "model.gguf"
     path.write_bytes(damage(saved_gguf.read_bytes()))
     assert_import_is_refused(path, tmp_path, message)
+
+
+def test_split_gguf_file_is_refused(saved_gguf: Path, tmp_path: Path) -> None:
+    content = saved_gguf.read_bytes()
+    n_keys = struct.unpack("<Q", content[16:24])[0]
+    key = struct.pack("<Q", 11) + b"split.count" + struct.pack("<IH", 2, 2)
+    (tmp_path / "model-00001-of-00002.gguf").write_bytes(
+        content[:16] + struct.pack("<Q", n_keys + 1) + key + content[24:]
+    )
+    assert_import_is_refused(tmp_path / "model-00001-of-00002.gguf", tmp_path, "split into 2 files.*--merge")
 
 
 def with_embedding_type(content: bytes, kind: int) -> bytes:

@@ -125,8 +125,12 @@ def added_token(number: int, text: str, special: bool = True) -> dict[str, Any]:
 
 
 def _normalizers(model: SentencePieceModel) -> list[dict[str, Any]]:
+    # The library's Precompiled step leaves out some combining marks, and does not compose Korean or half-width kana.
+    compose = {"type": "NFC"}
     rules: list[dict[str, Any]] = [
-        {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(model.charsmap).decode()}
+        compose,
+        {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(model.charsmap).decode()},
+        compose,
     ]
     trims: list[dict[str, Any]] = [
         {"type": "Strip", "strip_left": True, "strip_right": True},
