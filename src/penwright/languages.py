@@ -73,6 +73,17 @@ def _code(name: str) -> str:
     return "-".join([language, *region]) if language in LANGUAGE_NAMES else ""
 
 
+def without_region(code: str) -> str:
+    """Return a language without its region or script: de for de-CH, German, deu and deu_Latn."""
+    language = re.split("[-_]", code.lower())[0]
+    return CODES.get(language, language)
+
+
+def same_languages(first: Languages, second: Languages) -> bool:
+    """Return whether two language pairs are the same if regions and scripts are ignored."""
+    return [*map(without_region, first)] == [*map(without_region, second)]
+
+
 def side_names(first: str, second: str) -> Sides | None:
     """Return the languages of two files, and which of them is the source, judging by their paths.
 

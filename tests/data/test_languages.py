@@ -7,7 +7,7 @@ import penwright
 from penwright.config import DataSettings
 from penwright.data.corpus import Columns, ReadingOptions
 from penwright.data.parallel import open_pairs
-from penwright.languages import Languages, checked_languages, languages_between, requested_languages
+from penwright.languages import Languages, checked_languages, languages_between, requested_languages, same_languages
 
 LINES = ["eins\tone\n", "zwei\ttwo\n", "drei\tthree\n"]
 
@@ -40,6 +40,13 @@ def test_order_of_the_languages_in_a_file_name_is_checked(named: tuple[str, str]
     pairs = [("The dog is of the king.", "El perro es del rey."), ("It was you.", "Fuiste tú.")]
     assert checked_languages(Languages(*named), pairs) == found
     assert checked_languages(None, pairs) is None
+
+
+@pytest.mark.parametrize(
+    ("other", "is_same"), [(("en", "de"), True), (("eng_Latn", "deu_Latn"), True), (("de", "en"), False)]
+)
+def test_regions_and_scripts_of_languages_are_ignored(other: tuple[str, str], is_same: bool) -> None:
+    assert same_languages(Languages("en-GB", "German"), Languages(*other)) == is_same
 
 
 def test_run_records_the_languages_in_the_order_of_the_columns(tmp_path: Path) -> None:

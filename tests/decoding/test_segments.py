@@ -50,7 +50,8 @@ def test_unknown_language_codes_are_accepted(language: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("language", "n"), [("de", 2), ("de-CH", 2), ("DE_at", 2), ("en", 4), (None, 4), ("no such one", 4)]
+    ("language", "n"),
+    [("de", 2), ("de-CH", 2), ("DE_at", 2), ("deu_Latn", 2), ("en", 4), (None, 4), ("no such one", 4)],
 )
 def test_sentences_follow_the_language_and_join_to_the_text(language: str | None, n: int) -> None:
     text = "Er kam am 3. Mai 2020 an. Das ist gut, bzw. Dr. Meier sagt es. "

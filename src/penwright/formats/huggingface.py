@@ -33,7 +33,7 @@ from penwright.formats.pretrained import (
     require_all,
 )
 from penwright.formats.sentence_transformers import with_pooling
-from penwright.languages import Languages
+from penwright.languages import Languages, languages_between
 from penwright.model import Model, make_model
 from penwright.model.weights import FITTED, load_weights
 
@@ -276,10 +276,16 @@ def _read(folder: Path, languages: Languages | None) -> Pretrained:
         architecture=_name_of(config),
         licence=licence_of(folder),
         labels=labels_in(config) if outline.n_labels else (),
-        languages=languages,
+        languages=languages or _languages_of(folder),
         chat=read_chat(template, special.get("bos", ""), tokenizer.pieces[tokenizer.end_id], tokenizer, notes),
         notes=notes,
     )
+
+
+def _languages_of(folder: Path) -> Languages | None:
+    """Return the languages that a Marian model names; None for other models, and for names of language groups."""
+    settings = read_optional(folder, "tokenizer_config.json")
+    return languages_between([str(settings.get(key, "")) for key in ("source_lang", "target_lang")])
 
 
 def _name_of(config: dict[str, Any]) -> str:

@@ -12,6 +12,7 @@ from itertools import accumulate, chain, pairwise, repeat
 
 import sentencex
 
+from penwright.languages import without_region
 from penwright.text import display_width, gaps_between, wrap
 
 _BULLET = re.compile(r"(?:[-*+•–—>#|]+|\(?(?:\d{1,3}|[A-Za-z])[.)])\s+")
@@ -110,10 +111,10 @@ def segments(text: str, fits: Callable[[str], bool], language: str | None) -> li
 def sentences(text: str, language: str | None) -> list[str]:
     """Split a text into sentences with the white space around them. The joined sentences equal the text.
 
-    `language` is a code like "de-CH". For None and unknown languages, the text is split as if it were English.
+    `language` is a code like "de-CH" or "deu_Latn". For None and unknown languages, the text is split as if it were
+    English.
     """
-    code = (language or "en").lower().replace("_", "-").split("-")[0]
-    sentences: list[str] = list(sentencex.segment(code, text))
+    sentences: list[str] = list(sentencex.segment(without_region(language or "en"), text))
     return sentences if "".join(sentences) == text else [text]
 
 

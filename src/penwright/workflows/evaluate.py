@@ -19,7 +19,7 @@ from penwright.devices import CPU, usable_device
 from penwright.errors import PenwrightError, PenwrightWarning, Say, UsageError, say_nothing
 from penwright.evaluation.novelty import NoveltyReport, measure, passages
 from penwright.evaluation.scores import Baseline, Mistake, Score
-from penwright.languages import Languages, languages_between
+from penwright.languages import Languages, languages_between, same_languages
 from penwright.model import Model
 from penwright.run.folder import Run
 from penwright.run.provenance import CorpusRecord, corpus_record
@@ -243,11 +243,11 @@ def _in_trained_direction(
     Also warn if the pairs are in languages that the translator was not trained on.
     """
     trained, actual = languages_of(opened_run.recipe, opened_run.card), languages_between(corpus.names)
-    if opened_run.recipe.task != "translate" or trained is None or actual is None or _same_languages(trained, actual):
+    if opened_run.recipe.task != "translate" or trained is None or actual is None or same_languages(trained, actual):
         return opened_run, corpus
     direction = f"{opened_run.run.folder} translates from {trained.source} to {trained.target}"
     data = opened_run.recipe.data
-    if not _same_languages(trained, Languages(actual.target, actual.source)) or data.source or data.target:
+    if not same_languages(trained, Languages(actual.target, actual.source)) or data.source or data.target:
         other = f"{direction}, but the pairs in {', '.join(paths)} are read as {actual.source} to {actual.target}"
         warn(other, PenwrightWarning, stacklevel=3)
         return opened_run, corpus
@@ -260,11 +260,6 @@ def _in_trained_direction(
     data = data.model_copy(update={"source": corpus.names[1], "target": corpus.names[0]})
     opened_run = opened_run._replace(recipe=opened_run.recipe.model_copy(update={"data": data}))
     return opened_run, open_corpus_of(opened_run, paths)
-
-
-def _same_languages(first: Languages, second: Languages) -> bool:
-    """Return whether two language pairs are the same if regions are ignored: en-GB equals en-US."""
-    return [code.split("-")[0] for code in first] == [code.split("-")[0] for code in second]
 
 
 def novelty(folder: Path, texts: Sequence[str]) -> NoveltyReport:
