@@ -120,6 +120,29 @@ def test_unsupported_adapter_is_refused_by_name(tensors, settings, named, random
         load_adapter(tmp_path, random_model("generate", bpe), bpe, "")
 
 
+@torch.no_grad()
+def test_embeddings_that_belong_to_no_token_are_removed_from_an_adapter(random_model, bpe, tmp_path: Path) -> None:
+    model = random_model("generate", bpe, tie_embeddings="none")
+    size, width = bpe.vocab_size, model.settings.d_model
+    tables = {f"{name}.weight": torch.randn(size + 7, width) for name in ("model.embed_tokens", "lm_head")}
+    layer = {f"model.layers.0.self_attn.q_proj.lora_{name}.weight": torch.zeros(RANK, 32) for name in "A"}
+    layer |= {"model.layers.0.self_attn.q_proj.lora_B.weight": torch.zeros(32, RANK)}
+    write_adapter(tmp_path, tables | layer, modules_to_save=["embed_tokens", "lm_head"])
+    read = load_adapter(tmp_path, model, bpe, "")
+    assert torch.equal(read.tensors["embedding.tokens.weight"], tables["model.embed_tokens.weight"][:size])
+    assert torch.equal(read.tensors["output.weight"], tables["lm_head.weight"][:size])
+    write_adapter(tmp_path, {"model.embed_tokens.weight": torch.zeros(2 * size, width)} | layer)
+    with pytest.raises(PenwrightError, match=r"does not fit the model: model\.embed_tokens\.weight"):
+        load_adapter(tmp_path, model, bpe, "")
+
+
+def test_pickled_adapter_is_refused_unopened(random_model, bpe: Tokenizer, tmp_path: Path) -> None:
+    write_adapter(tmp_path, {})
+    (tmp_path / "adapter_model.safetensors").rename(tmp_path / "adapter_model.bin")
+    with pytest.raises(PenwrightError, match=r"only adapter_model\.bin\. Only safetensors .*model\.save_pretrained"):
+        load_adapter(tmp_path, random_model("generate", bpe), bpe, "")
+
+
 def random_adapter(model: Model) -> Adapter:
     """Return an adapter of all layers, with a head as LoRA trains it."""
     settings, weights = LoraSettings(rank=RANK), weights_of(model)

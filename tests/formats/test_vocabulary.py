@@ -13,7 +13,9 @@ from penwright.run.folder import Run
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.training import train_tokenizer
 from penwright.tokenizers.vocabulary import earlier_pieces, extended, trimmed
+from penwright.workflows.finetune import changed_tokenizer
 from penwright.workflows.load import open_run
+from penwright.workflows.plan import prepare
 from penwright.workflows.resume import resume
 
 from .conftest import AWKWARD, TEXTS
@@ -178,6 +180,17 @@ def test_trimming_and_adding_words_of_a_file_can_be_combined(base: Path, tmp_pat
     tokenizer = open_run(run).tokenizer
     assert tokenizer.vocab_size < open_run(base).tokenizer.vocab_size
     assert len(tokenizer.encode(" mattress")) == len(tokenizer.encode("mattress")) == 1
+
+
+def test_words_of_a_file_that_stay_several_tokens_are_named(base: Path, tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_text("mattress\nNew York\n<|user|>\n", encoding="utf-8")
+    (tmp_path / "text.txt").write_text("\n".join(TEXTS), encoding="utf-8")
+    said: list[str] = []
+    settings = {"base": str(base), "add_tokens": str(tmp_path / "words.txt")}
+    prepared = prepare({"data": {"train": [str(tmp_path / "text.txt")]}, "finetuning": settings})
+    changed_tokenizer(prepared.plan.recipe, prepared.corpus, said.append)
+    (line,) = {line for line in said if "still several tokens" in line}
+    assert line.endswith("punctuation: New York, <|user|>")
 
 
 def test_keep_old_protects_the_tokens_of_the_base_text(base: Path, tmp_path: Path) -> None:

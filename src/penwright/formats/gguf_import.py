@@ -147,6 +147,11 @@ def read_gguf(path: Path) -> Pretrained:
 
 def _read(path: Path) -> Pretrained:
     file = GGUFFile(path)
+    if (n_files := file.metadata.get("split.count", 1)) != 1:
+        raise PenwrightError(
+            f"the model is split into {n_files} files. Merge them with llama.cpp: "
+            "llama-gguf-split --merge FIRST_FILE NEW_FILE"
+        )
     name = str(file.metadata.get("general.architecture"))
     tokenizer = read_tokenizer(file.metadata)
     outline = Outline("generate", _vocab_size(file), _settings(file, name))

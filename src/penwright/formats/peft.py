@@ -19,6 +19,7 @@ from penwright.formats.architectures import Architecture
 from penwright.formats.huggingface import tensor_sources
 from penwright.formats.huggingface_export import architecture_for, folded
 from penwright.formats.huggingface_files import ADAPTER_CONFIG
+from penwright.formats.pretrained import LEAST_NAMED
 from penwright.model import HEAD, Model
 from penwright.model.lora import A, B, adapted_layers
 from penwright.model.weights import FITTED, VOCABULARY
@@ -136,8 +137,11 @@ def load_adapter(folder: Path, model: Model, tokenizer: Tokenizer, base_sha256: 
     modules |= {theirs.partition(".")[2]: ours for theirs, ours in modules.items() if "." in theirs}
     shapes = _shapes(model, config.r)
     renamed: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        renamed |= _renamed(name.removeprefix(PREFIX), tensor, modules, shapes, folder)
+    tables = {f"{theirs}.weight" for theirs, ours in modules.items() if ours[0] in (*VOCABULARY, "output")}
+    for whole_name, tensor in tensors.items():
+        name = whole_name.removeprefix(PREFIX)
+        fitted = _fitted(tensor, tokenizer.vocab_size) if name in tables else tensor
+        renamed |= _renamed(name, fitted, modules, shapes, folder)
     targets = sorted({name.split(".")[-2] for name in renamed if name.endswith((A, B))})
     if not targets:
         raise PenwrightError(
@@ -190,6 +194,11 @@ def _shapes(model: Model, rank: int) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+def _fitted(table: Tensor, n_tokens: int) -> Tensor:
+    """Remove the embeddings that belong to no token, as importing the base model does."""
+    return table[:n_tokens] if table.dim() and n_tokens >= LEAST_NAMED * len(table) else table
+
+
 def _renamed(
     name: str, tensor: Tensor, modules: dict[str, list[str]], shapes: dict[str, tuple[int, ...]], folder: Path
 ) -> dict[str, Tensor]:
@@ -229,6 +238,11 @@ def _read_config(folder: Path) -> AdapterConfig:
 
 def _read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     require_plain(path)
+    if not path.exists() and (pickle := path.with_suffix(".bin")).exists():
+        raise PenwrightError(
+            f"there is no {path}, only {pickle.name}. Only safetensors files are read, because opening other formats "
+            "can run code. Load the adapter with peft, and save it again: model.save_pretrained(FOLDER)"
+        )
     try:
         with safe_open(path, "pt") as file:
             return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict

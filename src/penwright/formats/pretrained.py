@@ -79,6 +79,12 @@ def fit_vocabulary(outline: Outline, weights: Tensors, tokenizer: Tokenizer) -> 
     Raises PenwrightError if the tokenizer belongs to a different model.
     """
     n_tokens, n_embeddings = tokenizer.vocab_size, outline.vocab_size
+    if n_embeddings < n_tokens <= n_embeddings / LEAST_NAMED:
+        raise PenwrightError(
+            f"the model has {n_embeddings:,} embeddings, and the tokenizer has {n_tokens:,} tokens: "
+            f"{listed(tokenizer.pieces[n_embeddings:])} have none. Delete these tokens from the tokenizer's files, or "
+            f"add embeddings with transformers: model.resize_token_embeddings({n_tokens})"
+        )
     if n_tokens > n_embeddings or n_tokens < LEAST_NAMED * n_embeddings:
         raise PenwrightError(
             f"the tokenizer has {n_tokens:,} tokens, and the model has {n_embeddings:,} embeddings. "

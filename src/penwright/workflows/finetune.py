@@ -13,7 +13,8 @@ from penwright.data.bucketing import AnyBatches
 from penwright.data.corpus import LabelKind
 from penwright.data.encoding import decode
 from penwright.errors import PenwrightError, Say, UsageError
-from penwright.languages import languages_between
+from penwright.formats.pretrained import listed
+from penwright.languages import Languages, languages_between, same_languages
 from penwright.model import HEAD, Model
 from penwright.model.weights import start_from, weights_for
 from penwright.run.provenance import MAY_CHANGE, corpus_record
@@ -97,7 +98,8 @@ def require_suitable(recipe: Recipe, corpus: AnyCorpus, tokenizer: Tokenizer | N
         for note in _finely_split_text(base, TASKS[recipe.task].texts(corpus)):
             say(note)
     languages, known = languages_between(corpus.names), base.card.languages
-    if languages and known and (languages.source, languages.target) == (known.target, known.source):
+    turned = known and Languages(known.target, known.source)
+    if languages and known and turned and same_languages(languages, turned) and not same_languages(turned, known):
         raise PenwrightError(
             f"{recipe.finetuning.base} translates {known.source} to {known.target}, but these pairs go from "
             f"{languages.source} to {languages.target}. Name the files or the columns in the other order"
@@ -172,6 +174,11 @@ def changed_tokenizer(recipe: Recipe, corpus: AnyCorpus, say: Say) -> Tokenizer 
             tokenizer = extended(tokenizer, new, TASKS[recipe.task].texts(corpus))
             examples = ", ".join(tokenizer.token_text(token) for token in range(size, tokenizer.vocab_size)[-5:])
             say(f"vocabulary: tokens added: {tokenizer.vocab_size - size:,}, for example {examples}")
+        if isinstance(new, list) and (split := _split_words(new, tokenizer)):
+            say(
+                "vocabulary: words that are still several tokens, because the tokenizer splits texts at spaces or "
+                f"punctuation: {listed(split)}"
+            )
     except PenwrightError as error:
         raise PenwrightError(f"{settings.base}: {error}") from None
     return tokenizer
@@ -199,6 +206,11 @@ def _words_in(path: Path) -> list[str]:
     if not (words := [line.strip() for line in text.splitlines() if line.strip()]):
         raise PenwrightError(f"--add-tokens: {path} has no words. Write one word on each line")
     return words
+
+
+def _split_words(words: Iterable[str], tokenizer: Tokenizer) -> list[str]:
+    """Return the words that are several tokens, both at the start of a text and after a space."""
+    return [word for word in words if min(len(tokenizer.encode(form)) for form in (word, f" {word}")) > 1]
 
 
 def start_from_base(model: Model, recipe: Recipe, tokenizer: Tokenizer, labels: Sequence[str]) -> bool:

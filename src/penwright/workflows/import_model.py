@@ -12,7 +12,7 @@ from penwright.config import Recipe, Table, merge, validate
 from penwright.errors import PenwrightError, Say, UsageError, say_nothing
 from penwright.formats.gguf_import import read_gguf
 from penwright.formats.huggingface import read_huggingface
-from penwright.formats.huggingface_files import ADAPTER_CONFIG, PREFIX, download
+from penwright.formats.huggingface_files import ADAPTER_CONFIG, INDEX, PREFIX, WEIGHTS, download
 from penwright.formats.pretrained import Pretrained
 from penwright.languages import Languages
 from penwright.run.folder import CORPUS, RECIPE, Run, require_unused
@@ -37,6 +37,11 @@ def import_model(source: str, folder: Path, languages: Languages | None = None, 
     model = read_huggingface(path, languages) if path.is_dir() else read_gguf(path)
     for note in model.notes:
         say(note)
+    if (path / ADAPTER_CONFIG).is_file():
+        say(
+            f"the adapter in {path} is left out. To merge it: "
+            f"penwright export {quote(str(folder))} --adapter {quote(str(path))} --to penwright --output NEW_RUN"
+        )
     try:
         with saving(folder, is_locked=False) as unfinished:
             _write(model, source, unfinished)
@@ -48,8 +53,9 @@ def import_model(source: str, folder: Path, languages: Languages | None = None, 
 
 
 def require_no_adapter(folder: Path) -> None:
-    """Raise PenwrightError if a folder holds an adapter in PEFT's format, which is not a whole model."""
-    if (folder / ADAPTER_CONFIG).is_file() and not (folder / "config.json").is_file():
+    """Raise PenwrightError if a folder holds an adapter in PEFT's format, and no whole model."""
+    is_model = any((folder / name).is_file() for name in (WEIGHTS, INDEX, "pytorch_model.bin"))
+    if (folder / ADAPTER_CONFIG).is_file() and not is_model:
         raise PenwrightError(
             f"{folder} is a LoRA adapter, not a whole model. Import its base model, and merge the adapter into it: "
             f"penwright export BASE --adapter {quote(str(folder))} --to penwright --output NEW_RUN"
