@@ -562,7 +562,10 @@ DECOMPOSED = [unicodedata.normalize("NFD", COMPOSED), "ｶﾞｷﾞﾊﾟ"]
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
 @pytest.mark.parametrize(
     "options",
-    [{"required_chars": COMPOSED.replace(" ", "")}, {"byte_fallback": True, "normalization_rule_name": "identity", "vocab_size": 400}],
+    [
+        {"required_chars": COMPOSED.replace(" ", "")},
+        {"byte_fallback": True, "normalization_rule_name": "identity", "vocab_size": 400},
+    ],
 )
 def test_sentencepiece_model_gives_the_ids_of_its_library(kind, options, spm, tmp_path: Path) -> None:
     import sentencepiece
