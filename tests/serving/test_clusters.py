@@ -13,6 +13,8 @@ import pytest
 from penwright.classification.clusters import find_clusters, near_duplicates
 from penwright.serving import clusters
 
+from .conftest import eventually
+
 TEXTS = [f"a {word} film number {n} {'xyzw'[n % 4] * (n + 3)}" for n in range(12) for word in ("fine", "dull")]
 
 
@@ -102,7 +104,7 @@ def test_screen_shows_clusters_and_near_duplicates(visit: Any, width: int) -> No
     assert sum(sizes) == len(TEXTS) + 2
     assert page.inner_text(".pairs tr >> nth=0").split("\n")[-1].strip() == TEXTS[4]
     page.click(".card summary >> nth=0")
-    assert page.locator(".card >> nth=0 >> li").count() == sizes[0]
+    assert eventually(lambda: page.locator(".card >> nth=0 >> li").count() == sizes[0])
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     with page.expect_download() as waiting:
         page.click("button:has-text('Save')")

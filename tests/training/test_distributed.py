@@ -329,7 +329,7 @@ def test_both_nodes_restart_though_only_one_counts_it(text: Path, environment: d
     rendezvous += ["--rdzv-endpoint", str(tmp_path / "rendezvous"), "--rdzv-id", "job"]
     command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
     command += [*rendezvous, "--max-restarts", "2", "-m", "--", "penwright", "train"]
-    command += [str(text), "--run", "run", "--steps", "400", *map(str, OPTIONS)]
+    command += [str(text), "--run", "run", "--steps", "240", *map(str, OPTIONS)]
     run, nodes = tmp_path / "run", []
     try:
         for node in range(2):
@@ -345,4 +345,4 @@ def test_both_nodes_restart_though_only_one_counts_it(text: Path, environment: d
             process.wait()
     assert [process.returncode for process in nodes] == [0, 0], stderr
     assert "".join(stderr).count("resuming from step") == 1 and "parallelism: ddp" in "".join(stderr)
-    assert Run.open(run).checkpoints.last_step() == 400
+    assert Run.open(run).checkpoints.last_step() == 240
