@@ -2,9 +2,9 @@ import shutil
 from contextlib import chdir
 from dataclasses import replace
 from functools import partial
-from math import isnan
 from pathlib import Path
 from typing import ClassVar
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ from penwright.run.checkpoint_folder import CheckpointFolder
 from penwright.run.folder import CORPUS, Run
 from penwright.run.provenance import CorpusRecord
 from penwright.run.records import is_over_fitted
-from penwright.tasks import TASKS, generation, labelled, reading_of, translation
+from penwright.tasks import TASKS, RunContext, generation, labelled, reading_of, translation
 from penwright.training.auto.planner import Plan
 from penwright.training.observers import Observer
 from penwright.workflows import load
@@ -342,11 +342,28 @@ def test_run_of_a_different_kind_is_refused_before_its_model_is_read(
         load.load_translator(trained_run)
 
 
+def unbeaten(run: Run, step: int, *baselines: Score, n_held_out: int = 100) -> list[str]:
+    """Return the messages about baselines that a classifier does not beat."""
+    context = Mock(spec=RunContext, recipe=Mock(task="classify"), held_out=range(n_held_out), is_trained=not step)
+    return list(train_workflow._unbeaten(run, context, step, baselines))
+
+
 def test_score_that_is_not_finite_does_not_beat_the_baselines(trained_run: Path) -> None:
     run = Run(trained_run)
     run.append("metrics.jsonl", {"step": 10**6, "nats per token": float("nan"), "epoch": 2.0})
-    ((baseline, value),) = train_workflow._unbeaten(run, 10**6, [Score("nats per token", 3.0)])
-    assert baseline.value == 3.0 and isnan(value)
+    (message,) = unbeaten(run, 10**6, Score("nats per token", 3.0))
+    assert message.startswith("not beaten: nats per token 3.000") and "The model has nan, and needs more" in message
+
+
+def test_model_is_not_judged_by_differences_that_may_be_due_to_chance(trained_run: Path) -> None:
+    run = Run(trained_run)
+    for step in (0, 10**6):
+        run.append("metrics.jsonl", {"step": step, "accuracy": 80.0})
+        assert not unbeaten(run, step, Score("accuracy", 80.0, True), Score("accuracy", 83.0, True, standard_error=4.0))
+        (message,) = unbeaten(run, step, Score("accuracy", 85.0, True, standard_error=4.0))
+        assert message.startswith("not beaten: accuracy 85.000") and "before fine-tuning" not in message
+    (message,) = unbeaten(run, 0, Score("accuracy", 99.0, True), n_held_out=4)
+    assert message.startswith("4 held-out texts: too few")
 
 
 def test_overfitting_is_detected_from_the_evaluations(trained_run: Path) -> None:

@@ -151,5 +151,5 @@ def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
     if results:
         note = f"{LINEAR_BASELINE}, all labels weighted equally" if is_balanced else LINEAR_BASELINE
         scores = _scores(results, is_balanced=is_balanced)
-        baselines += [score._replace(note=note, standard_error=None) for score in scores]
+        baselines += [score._replace(note=note) for score in scores]
     return baselines

@@ -52,5 +52,5 @@ def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
     baselines = [score._replace(note="always the mean score of the training texts") for score in always[2:]]
     if context.linear is not None:
         linear = _scores(context, list(linear_predictions(context)))
-        baselines += [score._replace(note="ridge regression on n-grams", standard_error=None) for score in linear]
+        baselines += [score._replace(note="ridge regression on n-grams") for score in linear]
     return baselines

@@ -147,7 +147,8 @@ class Budget:
         """Fraction of the budget spent so far, between 0 and 1."""
         state = self.state
         if state.total_steps is not None:
-            return (state.step - state.first_step) / max(1, state.total_steps - state.first_step)
+            n_steps = state.total_steps - state.first_step
+            return (state.step - state.first_step) / n_steps if n_steps else 1.0
         return min(1.0, (state.seconds - state.first_second) / self.clock.seconds) if self.clock else 0.0
 
     def settle(self) -> None:

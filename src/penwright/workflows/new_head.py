@@ -30,13 +30,16 @@ from penwright.classification.fitting import (
     Targets,
     fit_coefficients,
     loss_and_errors,
+    share_of_time,
     stratified_folds,
 )
+from penwright.classification.linear import LinearClassifier
 from penwright.config import ProblemType
 from penwright.data.bucketing import LabelledBatches
+from penwright.data.corpus import Labelled
 from penwright.model.transformer import EncoderOnly
 from penwright.tasks import RunContext
-from penwright.tasks.labelled import batches, classifier_model, classifier_of, targets_of
+from penwright.tasks.labelled import LINEAR_BASELINE, batches, classifier_model, classifier_of, targets_of
 from penwright.text import count
 from penwright.training.observers import Observer, notify
 
@@ -87,9 +90,10 @@ def fit_head(context: RunContext, observers: Sequence[Observer]) -> None:
     groups = None if groups is None else groups[rows]
     folds = stratified_folds(targets, recipe.seed, FOLDS if is_few else N_FOLDS, groups)
     validated = cross_validate([embedded] * N_FOLDS, targets, n_labels, folds, problem)
-    shown = f", {_accuracy(validated, targets)} in cross-validation" if problem == SINGLE else ""
+    shown = f", {_accuracy(validated.logits, targets)} in cross-validation" if problem == SINGLE else ""
     notify(observers, "message", f"head: fitted on the frozen embeddings of {count(len(rows), 'text')}{shown}")
     if is_few:
+        notify(observers, "message", _linear_accuracy(context, rows, targets, folds, monotonic() + SHARE * seconds))
         validated = _tune(context, rows, targets, folds, validated, TUNING_SHARE * seconds, observers) or validated
         embedded = classifier.pooled([column[row] for row in rows.tolist()])
     scale = embedded.norm(dim=-1).mean()
@@ -125,8 +129,25 @@ def _fit(features: Vectors, targets: Targets, n_labels: int, strength: float, pr
     return fit_coefficients(rows, targets, n_labels, width, strength, problem=problem)
 
 
-def _accuracy(validated: Validated, targets: Targets) -> str:
-    return f"{100 * float((validated.logits.argmax(-1) == targets).float().mean()):.1f} % correct"
+def _accuracy(logits: Float[Tensor, "texts n_labels"], targets: Targets) -> str:
+    return f"{100 * float((logits.argmax(-1) == targets).float().mean()):.1f} % correct"
+
+
+def _linear_accuracy(
+    context: RunContext, rows: NDArray[np.int64], targets: Targets, folds: NDArray[np.int64], until: float
+) -> str:
+    """Return a message with the accuracy of the linear classifier on n-grams in the same cross-validation."""
+    n_labels, seed, chosen = len(context.card.labels), context.recipe.seed, set(rows.tolist())
+    every = (each.text for each in context.corpus.training if isinstance(each, Labelled))
+    found = {row: text for row, text in enumerate(every) if row in chosen}
+    texts, logits = np.array([found[row] for row in rows.tolist()], dtype=object), torch.zeros(len(rows), n_labels)
+    notes: tuple[str, ...] = ()
+    for fold in range(FOLDS):
+        others, own, end = folds != fold, folds == fold, share_of_time(until, 1 / (FOLDS - fold))
+        linear = LinearClassifier.fit(texts[others].tolist(), targets[others], n_labels, seed, end)
+        logits[own], notes = linear.outputs(texts[own].tolist()).float(), notes or linear.notes
+    note = f" ({notes[0]})" if notes else ""
+    return f"{LINEAR_BASELINE}: {_accuracy(logits, targets)} in the same cross-validation{note}"
 
 
 def _tune(
@@ -159,9 +180,8 @@ def _tune(
     better, worse = int((right & ~before).sum()), int((before & ~right).sum())
     is_taken = worse - better <= sqrt(worse + better)
     result = "used" if is_taken else "not used, because the frozen embeddings are better"
-    message = (
-        f"contrastive fine-tuning ({n_steps} steps): {_accuracy(validated, targets)} in cross-validation, {result}"
-    )
+    accuracy = f"{_accuracy(validated.logits, targets)} in cross-validation"
+    message = f"contrastive fine-tuning ({n_steps} steps): {accuracy}, {result}"
     notify(observers, "message", message)
     if not is_taken:
         return None

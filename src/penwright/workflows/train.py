@@ -24,6 +24,7 @@ from penwright.run.provenance import made_with
 from penwright.run.records import METRICS, is_over_fitted
 from penwright.storage import remember
 from penwright.tasks import TASKS, AnyCorpus, RunContext, labelled, scoring_of
+from penwright.text import count
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.training import train_tokenizer
 from penwright.training.auto.machine import Machine
@@ -39,6 +40,7 @@ from penwright.workflows.new_head import fit_head
 from penwright.workflows.optimize import choose_precision, expected_precision
 from penwright.workflows.plan import Prepared
 
+FEWEST_JUDGED = 30  # minimum number of held-out texts for comparing a classifier with its baselines
 WORTH_COMPILING = 5.0  # minimum budget in minutes for compiling the decoding steps during training
 WATCHED, FIRST_STEPS = 0.1, 8  # fraction of the budget in which throughput is checked; number of first steps to ignore
 CHECK_EVERY = 5.0  # seconds of training between two checks of the throughput
@@ -241,12 +243,8 @@ def fit(
     best, warnings = run.checkpoints.best()
     for warning in warnings:
         notify(observers, "message", warning)
-    is_too_long = is_over_fitted(run.records(METRICS), run.checkpoints.last_step(), best.step)
-    for baseline, value in _unbeaten(run, best.step, to_beat):
-        more = "more text" if is_too_long else "more minutes, or more text"
-        has = f"has {value:.3f}" if best.step else f"has {value:.3f}, as before fine-tuning"
-        message = f"not beaten: {baseline.name} {baseline.value:.3f} ({baseline.note}). The model {has}"
-        notify(observers, "message", f"{message}, and needs {more}")
+    for message in _unbeaten(run, context, best.step, to_beat):
+        notify(observers, "message", message)
     if note := choose_precision(run, context):
         notify(observers, "message", note)
     torch.set_num_threads(n_threads)
@@ -279,14 +277,25 @@ def _compiling_early(run: Run, context: RunContext, n_threads: int, observers: S
         raise
 
 
-def _unbeaten(run: Run, step: int, baselines: Sequence[Score]) -> Iterator[tuple[Score, float]]:
-    """Yield the baselines that the checkpoint of `step` does not beat, with its scores. Skip perfect scores."""
+def _unbeaten(run: Run, context: RunContext, step: int, baselines: Sequence[Score]) -> Iterator[str]:
+    """Yield a message about each baseline that the checkpoint of `step` does not beat. Skip perfect scores.
+
+    Also skip baselines that differ from the model by at most a standard error, unless fine-tuning changed nothing.
+    """
+    n, is_unchanged = len(context.held_out), not step and not context.is_trained
+    if baselines and context.recipe.task == "classify" and n < FEWEST_JUDGED:
+        yield f"{count(n, 'held-out text')}: too few to tell whether the model beats its baselines"
+        return
     scores = next((record for record in run.records(METRICS) if record["step"] == step), {})
+    is_too_long = is_over_fitted(run.records(METRICS), run.checkpoints.last_step(), step)
     for baseline in baselines:
         if baseline.name not in scores:
             continue
         value = scores[baseline.name]  # None if the score was not finite
         score = baseline._replace(value=nan if value is None else value)
         is_perfect = score.higher_is_better and score.value >= 100  # scores where higher is better are percentages
-        if not is_perfect and not score.beats(baseline.value):
-            yield baseline, score.value
+        is_alike = abs(score.value - baseline.value) <= (baseline.standard_error or 0.0) and not is_unchanged
+        if not is_perfect and not is_alike and not score.beats(baseline.value):
+            has = f"has {score.value:.3f}{', as before fine-tuning' if is_unchanged else ''}"
+            unbeaten = f"not beaten: {baseline.name} {baseline.value:.3f} ({baseline.note})"
+            yield f"{unbeaten}. The model {has}, and needs {'' if is_too_long else 'more minutes, or '}more text"
