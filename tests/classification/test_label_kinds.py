@@ -27,7 +27,7 @@ from penwright.evaluation.classification import (
     set_scores,
     worst_sets,
 )
-from penwright.tasks import AnyCorpus, labelled
+from penwright.tasks import AnyCorpus, linear
 from penwright.tasks.multi_label import FEWEST_POSITIVES, baselines, fit_thresholds
 from penwright.workflows.evaluate import evaluation_context, open_corpus_of
 from penwright.workflows.load import OpenedRun, open_run
@@ -192,8 +192,8 @@ def baselines_of(opened: OpenedRun, corpus: AnyCorpus) -> dict[str, float]:
     shifted = context.linear._replace(coefficients=coefficients._replace(bias=coefficients.bias - 12))
     if len(corpus.training):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(labelled, "MOST_LOGITS", 300)
-            notes = labelled.fit_linear(context, corpus).notes
+            patch.setattr(linear, "MOST_LOGITS", 300)
+            notes = linear.fit_linear(context, corpus).notes
         assert notes[0] == f"fitted on a sample of 100 of {len(corpus.training)} texts to save memory"
         context.linear = shifted
     else:

@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
+from penwright.config import Recipe, validate
 from penwright.data.cleaning import Cleaning
 from penwright.data.corpus import Columns, Labelled, ReadingOptions
-from penwright.data.labelled import open_labelled
+from penwright.data.labelled import open_evaluation_labelled, open_labelled
 from penwright.data.labels import NO_NUMBER, label_set, number_label
 from penwright.errors import PenwrightError
+from penwright.tasks import reading_of
 
 ROWS = [(f"this film is number {i} of the year", str(i % 2)) for i in range(60)]
 
@@ -230,3 +232,35 @@ def test_validation_files_need_no_group_column(tmp_path):
     path, validation = by_author(tmp_path), write(tmp_path, "v.csv", "text,kind\nsomething,x\nother,y\n")
     columns = Columns(text="text", label="kind", group="author")
     assert len(list(open_labelled([path], ReadingOptions(columns, validation=(str(validation),))).held_out)) == 2
+
+
+def test_group_that_is_held_out_in_a_validation_file_is_not_learned(tmp_path):
+    path, columns = by_author(tmp_path), Columns(text="text", label="kind", group="author")
+    rows = "author 3 wrote something else,x,a3\nauthor 99 wrote,y,a99\n"
+    validation = write(tmp_path, "v.csv", "text,kind,author\n" + rows)
+    corpus = open_labelled([path], ReadingOptions(columns, validation=(str(validation),)))
+    assert len(corpus.training) == 114 and not any("author 3 " in each.text for each in corpus.training)
+    assert "6 dropped: the group is also held out" in "\n".join(corpus.report.lines())
+    validation.write_text("text,kind\nsomething,x\nother,y\n", encoding="utf-8")
+    corpus = open_labelled([path], ReadingOptions(columns, validation=(str(validation),)))
+    assert len(corpus.training) == 120 and any("no group column" in note for note in corpus.report.notes)
+
+
+def test_evaluated_files_have_the_groups_of_training(tmp_path):
+    path, columns = by_author(tmp_path), Columns(text="text", label="kind", group="author")
+    corpus = open_labelled([path], ReadingOptions(columns))
+    trained = {*corpus.training.groups.tolist(), *corpus.held_out.groups.tolist()}
+    tested = open_evaluation_labelled([path], ReadingOptions(replace(columns, as_trained=corpus.roles)))
+    assert set(tested.held_out.groups.tolist()) == trained and len(trained) == 20
+    without = write(tmp_path, "b.csv", "text,kind\nsomething,x\nother,y\n")
+    assert open_evaluation_labelled([without], ReadingOptions(Columns(as_trained=corpus.roles))).held_out.groups is None
+
+
+@pytest.mark.parametrize(("limits", "most"), [({}, 1_000_000), ({"max_characters": 70}, 70)])
+def test_long_labelled_texts_are_kept_unless_the_settings_limit_them(limits, most):
+    table = {"data": {"train": ["nowhere"], **limits}, "model": {}, "training": {"steps": 1}}
+    labelled, pairs = (
+        reading_of(validate(Recipe, {"task": task, **table}, "here")) for task in ("classify", "translate")
+    )
+    assert labelled.cleaning.max_characters == most
+    assert pairs.cleaning.max_characters == min(most, 5000)

@@ -57,8 +57,8 @@ class DataSettings(Settings):
     dictionary: str | None = None  # translators: file of terms and translations to learn, and to use as hints
     group: Column | None = None  # column of groups, such as authors: a group is held out as a whole, or not at all
     encoding: str | None = None  # encoding of text files; None: detect it
-    max_characters: PositiveInt = (
-        5000  # maximum number of characters in a labelled text or in a side of a pair; longer ones are dropped
+    max_characters: PositiveInt | None = (
+        None  # drop labelled texts and pairs with a side longer than this; None: 1,000,000 for texts, 5000 for pairs
     )
     max_ratio: PositiveFloat | None = 9.0  # drop pairs if one side is more than this many times as long as the other
     deduplicate: bool = True  # drop repeated examples

@@ -50,6 +50,7 @@ class Cleaning:
 
 
 STANDARD = Cleaning()
+LONGEST_LABELLED = 1_000_000  # default of `max_characters` for labelled texts; classifiers read long texts in windows
 KEEP_ALL = Cleaning(max_characters=10**12, max_ratio=None, deduplicate=False)  # no limits: keep all usable examples
 
 

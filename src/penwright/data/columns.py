@@ -109,13 +109,13 @@ def _possible_sides(profiles: Sequence[Profile], known: int) -> list[Profile]:
 
 
 def labelled_columns(table: Table, columns: Columns) -> ColumnChoice:
-    """Choose the text columns and the label column."""
+    """Choose the text columns, the label columns and, if the settings or the training name one, the group column."""
     texts, labels = (_known(table, columns, key) for key in ("text", "label"))
-    reasons, profiles, groups = (
-        [],
-        profiles_of(table),
-        tuple(find_column(table, each) for each in requested_columns(columns, "group")),
-    )
+    groups = tuple(find_column(table, each) for each in requested_columns(columns, "group"))
+    if not groups:  # files to evaluate need no group column
+        trained = columns.as_trained.get("group", ())
+        groups = tuple(table.columns.index(name) for name, _ in trained if name in table.columns)
+    reasons, profiles = [], profiles_of(table)
     if not labels and columns.label_kind and columns.label_kind.problem_type == "regression":
         guess = _score_column(table.name, [each for each in profiles if each.index not in (*texts, *groups)])
         labels, reasons = guess.columns, [guess.reason]

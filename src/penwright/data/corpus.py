@@ -98,7 +98,7 @@ DEFAULT_READING = ReadingOptions()
 
 def with_training_columns(reading: ReadingOptions, roles: Roles, label_kind: LabelKind | None = None) -> ReadingOptions:
     """Return the options with this kind of labels and, unless already set, the columns used in training."""
-    columns = replace(reading.columns, group=None, label_kind=label_kind)  # groups matter only for holding out rows
+    columns = replace(reading.columns, group=None, label_kind=label_kind)  # held-out files need no group column
     return replace(reading, columns=replace(columns, as_trained=columns.as_trained or roles))
 
 

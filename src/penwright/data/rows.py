@@ -194,6 +194,14 @@ def first_side_leaks(name: str, rows: Rows, where: Rows, chosen: Mask) -> Rule:
     return f"{name} is also held out", lambda _: np.isin(rows.first_hashes, where.first_hashes[chosen])
 
 
+def _group_leaks(rows: Rows, where: Rows, chosen: Mask) -> list[Rule]:
+    """Return the rule that drops training rows whose group is also held out, if both files have groups."""
+    groups, others = rows.groups, where.groups
+    if groups is None or others is None:
+        return []
+    return [("the group is also held out", lambda _: np.isin(groups, others[chosen]))]
+
+
 def open_rows(kind: RowKind[Example], paths: Sequence[str | Path], reading: ReadingOptions) -> Corpus[Example]:
     """Open rows for training. Hold out `reading.validation` or, if it is empty, rows chosen by hashes and seed."""
     rows = _read(kind, paths, reading)
@@ -202,13 +210,15 @@ def open_rows(kind: RowKind[Example], paths: Sequence[str | Path], reading: Read
     if reading.validation:
         where, chosen = _read_all(kind, reading.validation, with_training_columns(reading, rows.roles, rows.label_kind))
         rest, files, how = keep, rows.files + where.files, "the validation files"
+        if rows.groups is not None and where.groups is None:
+            notes = [*notes, "the validation files have no group column, so training texts may be of their groups"]
     else:
         where, chosen = rows, kind.hold_out(rows, keep, reading)
         rest, files = keep & ~chosen, rows.files
         how = f"chosen by the hashes of {kind.chosen_by} and seed {reading.seed}"
         if rows.groups is not None:
             how = f"{chosen.sum() / keep.sum():.0%} of the rows, whole groups chosen by hash with seed {reading.seed}"
-    learned, leaked = clean(rows, [kind.leak_rule(rows, where, chosen)], rest)
+    learned, leaked = clean(rows, [kind.leak_rule(rows, where, chosen), *_group_leaks(rows, where, chosen)], rest)
     training, held_out = kind.part(rows, learned), kind.part(where, chosen)
     report = Report(
         unit=kind.unit,

@@ -39,9 +39,9 @@ from penwright.tasks.labelled import (
     linear_predictions,
     predictions,
     quick_predictions,
-    some_texts,
     true_targets,
 )
+from penwright.tasks.linear import some_texts
 
 # Maximum number of doubtful labels to list; a label is doubtful if another label has at least this probability.
 MOST_DOUBTFUL, DOUBTFUL = 50, 0.8
@@ -63,7 +63,7 @@ def doubtful_labels(context: RunContext, corpus: AnyCorpus) -> list[Mistake]:
     The most confident contradictions come first. `row` is the index of the text among the training texts.
     """
     labels, seed = context.card.labels, context.recipe.seed
-    texts, numbers, groups = some_texts(context, corpus, corpus.training, seed)
+    texts, numbers, groups, _ = some_texts(context, corpus, corpus.training, seed)
     outputs = out_of_fold(texts, numbers, len(labels), seed, groups)
     mistakes = worst_mistakes(outputs, numbers, texts, labels, most=MOST_DOUBTFUL)
     return [each for each in mistakes if each.probability >= DOUBTFUL]

@@ -13,7 +13,7 @@ from penwright.application import Application, make_application
 from penwright.classification.linear import LinearClassifier
 from penwright.config import DataSettings, Recipe
 from penwright.data.batches import Markers
-from penwright.data.cleaning import Cleaning
+from penwright.data.cleaning import LONGEST_LABELLED, STANDARD, Cleaning
 from penwright.data.conversations import Conversation
 from penwright.data.corpus import (
     Columns,
@@ -93,6 +93,7 @@ def make_card(corpus: AnyCorpus, training: TokenStore, tokenizer: Tokenizer, dat
 def reading_of(recipe: Recipe, roles: Roles | None = None) -> ReadingOptions:
     """Return the options for reading files: columns (from the recipe or, if unset, from `roles`) and rows to skip."""
     data = recipe.data
+    most = LONGEST_LABELLED if recipe.task == "classify" else STANDARD.max_characters
     return ReadingOptions(
         columns=Columns(
             source=data.source,
@@ -111,5 +112,5 @@ def reading_of(recipe: Recipe, roles: Roles | None = None) -> ReadingOptions:
         encoding=data.encoding,
         template=template_of(recipe.chat),
         dictionary=data.dictionary,
-        cleaning=Cleaning(data.max_characters, data.max_ratio, data.deduplicate),
+        cleaning=Cleaning(data.max_characters or most, data.max_ratio, data.deduplicate),
     )

@@ -2,8 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from itertools import compress, islice
-from math import inf
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -12,27 +11,23 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from penwright.classification.classifier import Classification, Classifier
-from penwright.classification.linear import LinearClassifier
 from penwright.classification.mixture import ENCODER_ALONE, LINEAR_ALONE, Weights
 from penwright.data.bucketing import LabelledBatches, TokenDropout
 from penwright.data.corpus import Labelled
 from penwright.data.labelled import open_evaluation_labelled, open_labelled
 from penwright.data.labels import label_key
-from penwright.data.splits import Groups
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
 from penwright.errors import PenwrightError
 from penwright.evaluation.scores import Sample
 from penwright.model.transformer import EncoderOnly
 from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
-from penwright.text import BETWEEN_TEXTS, count
+from penwright.text import BETWEEN_TEXTS
 
 SHOWN = 10  # maximum number of labels in an error message
 MOST_EVALUATED = 10_000  # maximum number of texts in a quick evaluation
+MOST_QUICK_CHARACTERS = 10_000_000  # maximum number of characters in a quick evaluation
 MOST_SCORES = 20_000_000  # maximum number of scores (texts x labels) in memory at once
-MOST_LOGITS = 50_000_000  # maximum number of logits (texts x labels) for fitting the linear classifier
-MOST_CHARACTERS = 20_000_000  # maximum number of characters for fitting the linear classifier
-MOST_REFITTED = 20_000  # maximum number of texts in a corpus for refitting the linear classifier with held-out texts
 LINEAR_BASELINE = "linear classifier of n-grams"  # name of the baseline in reports
 N_SAMPLES = 3
 TEXT_COLUMNS, LABEL_COLUMNS = ("text",), ("label",)
@@ -127,69 +122,6 @@ def classifier_model(context: RunContext) -> EncoderOnly:
     return context.model
 
 
-def fit_linear(context: RunContext, corpus: AnyCorpus, until: float = inf) -> LinearClassifier:
-    """Fit a linear classifier on n-grams of the training texts. If there are many texts, use a random sample."""
-    n_labels, seed, model = len(context.card.labels), context.recipe.seed, context.recipe.model
-    texts, targets, groups = some_texts(context, corpus, corpus.training, seed)
-    kind, balanced = model.problem_type, model.balanced
-    fitted = LinearClassifier.fit(texts, targets, n_labels, seed, until, kind, balanced=balanced, groups=groups)
-    if len(texts) < len(corpus.training):
-        sampled = f"fitted on a sample of {len(texts):,} of {count(len(corpus.training), 'text')} to save memory"
-        fitted = fitted._replace(notes=(sampled, *fitted.notes))
-    return fitted
-
-
-def refit_linear(linear: LinearClassifier, context: RunContext, until: float = inf) -> LinearClassifier | None:
-    """Fit a linear classifier on all texts, held-out ones included.
-
-    Return None for a large corpus, to which the held-out texts add little, or if there is not enough time before
-    the deadline `until` (a value of `time.monotonic()`). Use the classifier only for texts outside the corpus: its
-    scores for the held-out texts are too optimistic.
-    """
-    corpus = context.corpus
-    if len(corpus.training) + len(corpus.held_out) > MOST_REFITTED:
-        return None
-    (texts, targets, _), (more, others, _) = (
-        some_texts(context, corpus, part, 0) for part in (corpus.training, corpus.held_out)
-    )
-    return linear.refit([*texts, *more], torch.cat([targets, others]), until)
-
-
-def some_texts(context: RunContext, corpus: AnyCorpus, part: AnyPart, seed: int) -> tuple[list[str], Targets, Groups]:
-    """Return the texts of a split with their targets and groups. If there are many texts, return a random sample."""
-    values, table = corpus.label_values or context.card.labels, target_table(context, corpus)
-    texts, numbers, groups = _sampled(part, values, len(context.card.labels), seed)
-    return texts, numbers if table is None else table[numbers], groups
-
-
-def linear_accuracy(corpus: AnyCorpus, until: float) -> float:
-    """Return the accuracy of a linear classifier on held-out texts with one label each, in percent.
-
-    `until` is the deadline for fitting the classifier, as a value of `time.monotonic()`.
-    """
-    labels = corpus.labels
-    texts, truth, groups = _sampled(corpus.training, labels, len(labels), 0)
-    linear = LinearClassifier.fit(texts, truth, len(labels), 0, until, groups=groups)
-    texts, truth, _ = _sampled(corpus.held_out, labels, len(labels), 0)
-    return 100 * float((linear.outputs(texts[:MOST_EVALUATED]).argmax(-1) == truth[:MOST_EVALUATED]).double().mean())
-
-
-def _sampled(
-    part: AnyPart, values: Sequence[str], n_labels: int, seed: int
-) -> tuple[list[str], Int64[Tensor, " texts"], Groups]:
-    """Return the texts of a split, the indices of their labels, and their groups; of a random sample if many."""
-    fitting = int(len(part) * MOST_CHARACTERS / max(1, part.n_characters))
-    n = max(1, min(len(part), fitting, MOST_LOGITS // n_labels))
-    kept = np.zeros(len(part), dtype=bool)
-    kept[np.random.default_rng(seed).permutation(len(part))[:n]] = True
-    texts, numbers = [], []
-    for text, number in compress(rows(part, values), kept.tolist()):
-        assert isinstance(text, str) and isinstance(number, int)
-        texts.append(text)
-        numbers.append(number)
-    return texts, torch.tensor(numbers), None if part.groups is None else part.groups[kept]
-
-
 class Predictions(NamedTuple):
     """The outputs of a classifier for some of the held-out texts."""
 
@@ -230,7 +162,9 @@ def quick_predictions(
 
 def quick_rows(context: RunContext) -> list[int]:
     """Return the indices of the held-out texts for quick evaluations: a fixed random sample."""
-    rows: list[int] = np.random.default_rng(0).permutation(len(context.held_out))[: most_at_once(context)].tolist()
+    n, n_characters = len(context.held_out), context.corpus.held_out.n_characters
+    most = min(most_at_once(context), max(1, n * MOST_QUICK_CHARACTERS // max(1, n_characters)))
+    rows: list[int] = np.random.default_rng(0).permutation(n)[:most].tolist()
     return rows
 
 

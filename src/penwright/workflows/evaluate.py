@@ -29,12 +29,12 @@ from penwright.tasks import (
     RunContext,
     classification,
     kept_training_tokens,
-    labelled,
     reading_of,
     scoring_of,
     token_store,
     translation,
 )
+from penwright.tasks.linear import fit_linear
 from penwright.text import count
 from penwright.workflows.load import OpenedRun, best_precision, open_run
 
@@ -182,9 +182,13 @@ def _repeated_texts(original: OpenedRun, corpus: AnyCorpus) -> Iterator[str]:
         np.fromiter((hash(each.text) for each in chain(*parts) if isinstance(each, Labelled)), dtype=np.int64)
         for parts in ((trained.training, trained.held_out), (corpus.held_out,))
     )
+    suspicion = "in the data of the run, so the scores may be too optimistic"
     if n := int(np.isin(texts, known).sum()):
-        also = f"{n:,} of {count(len(texts), 'text')} also occur in the data of the run"
-        yield f"{also}, so the scores may be too optimistic"
+        yield f"{n:,} of {count(len(texts), 'text')} also occur {suspicion}"
+    own, groups = corpus.held_out.groups, [part.groups for part in (trained.training, trained.held_out)]
+    known_groups = np.concatenate([each for each in groups if each is not None] or [np.zeros(0, np.uint64)])
+    if own is not None and (n := int(np.isin(own, known_groups).sum())):
+        yield f"{n:,} of {count(len(texts), 'text')} are of groups that also occur {suspicion}"
 
 
 def check_labels(folder: Path) -> list[Mistake]:
@@ -206,7 +210,7 @@ def _baselines(original: OpenedRun, context: RunContext, say: Say) -> Sequence[S
             say(f"evaluating without the linear baseline, which needs the training text: {error}")
         else:
             say("fitting a linear classifier on n-grams of the training text as a baseline")
-            context.linear = labelled.fit_linear(context, corpus)
+            context.linear = fit_linear(context, corpus)
     if recipe.task == "translate" and not len(context.corpus.training):
         try:
             context.dictionary = translation.learn_dictionary_of(open_corpus_of(original).training)

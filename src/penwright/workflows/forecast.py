@@ -24,7 +24,7 @@ from penwright.inspection.forward_pass import tokens_of
 from penwright.model.size import size_of
 from penwright.run.folder import RECIPE, Run
 from penwright.tasks import TASKS
-from penwright.tasks.labelled import linear_accuracy
+from penwright.tasks.linear import linear_accuracy
 from penwright.tokenizers.training import train_tokenizer
 from penwright.training.auto.capacity import LADDER
 from penwright.workflows.plan import Prepared

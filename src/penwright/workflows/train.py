@@ -23,7 +23,8 @@ from penwright.run.folder import BASELINES, CORPUS, LINEAR_FILE, Run
 from penwright.run.provenance import made_with
 from penwright.run.records import METRICS, is_over_fitted
 from penwright.storage import remember
-from penwright.tasks import TASKS, AnyCorpus, RunContext, labelled, scoring_of
+from penwright.tasks import TASKS, AnyCorpus, RunContext, scoring_of
+from penwright.tasks.linear import fit_linear, refit_linear
 from penwright.text import count
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.training import train_tokenizer
@@ -191,9 +192,9 @@ def add_linear(context: RunContext, run: Run, observers: Sequence[Observer], is_
         seconds = LINEAR_SHARE * 60 * (recipe.training.minutes or inf)
         has_second = recipe.model.ngrams and not recipe.data.validation
         end_of_first = begin + (FIRST_SHARE if has_second else 1) * seconds
-        linear = labelled.fit_linear(context, corpus, end_of_first)
+        linear = fit_linear(context, corpus, end_of_first)
         if has_second:
-            whole = labelled.refit_linear(linear, context, begin + seconds)
+            whole = refit_linear(linear, context, begin + seconds)
         for note in linear.notes:
             notify(observers, "message", f"linear classifier of n-grams: {note}")
         linear.save(path, whole)

@@ -1,0 +1,88 @@
+"""The linear classifier of a run: it is fitted on the n-grams of the training texts, or of a sample of them."""
+
+from collections.abc import Sequence
+from itertools import compress
+from math import inf
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from penwright.classification.linear import LinearClassifier
+from penwright.data.splits import Groups
+from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
+from penwright.tasks.labelled import MOST_EVALUATED, Targets, rows, target_table
+from penwright.text import count
+
+MOST_LOGITS = 50_000_000  # maximum number of logits (texts x labels) for fitting the linear classifier
+MOST_CHARACTERS = 20_000_000  # maximum number of characters for fitting the linear classifier
+MOST_REFITTED = 20_000  # maximum number of texts in a corpus for refitting the linear classifier with held-out texts
+
+
+class SomeTexts(NamedTuple):
+    """Texts of a split, with their targets."""
+
+    texts: list[str]
+    targets: Targets
+    groups: Groups
+    rows: list[int]  # index of each text in the split
+
+
+def fit_linear(context: RunContext, corpus: AnyCorpus, until: float = inf) -> LinearClassifier:
+    """Fit a linear classifier on n-grams of the training texts. If there are many texts, use a random sample."""
+    n_labels, seed, model = len(context.card.labels), context.recipe.seed, context.recipe.model
+    texts, targets, groups, _ = some_texts(context, corpus, corpus.training, seed)
+    kind, balanced = model.problem_type, model.balanced
+    fitted = LinearClassifier.fit(texts, targets, n_labels, seed, until, kind, balanced=balanced, groups=groups)
+    if len(texts) < len(corpus.training):
+        sampled = f"fitted on a sample of {len(texts):,} of {count(len(corpus.training), 'text')} to save memory"
+        fitted = fitted._replace(notes=(sampled, *fitted.notes))
+    return fitted
+
+
+def refit_linear(linear: LinearClassifier, context: RunContext, until: float = inf) -> LinearClassifier | None:
+    """Fit a linear classifier on all texts, held-out ones included.
+
+    Return None for a large corpus, to which the held-out texts add little, or if there is not enough time before
+    the deadline `until` (a value of `time.monotonic()`). Use the classifier only for texts outside the corpus: its
+    scores for the held-out texts are too optimistic.
+    """
+    corpus = context.corpus
+    if len(corpus.training) + len(corpus.held_out) > MOST_REFITTED:
+        return None
+    both = [some_texts(context, corpus, part, 0) for part in (corpus.training, corpus.held_out)]
+    return linear.refit([*both[0].texts, *both[1].texts], torch.cat([each.targets for each in both]), until)
+
+
+def some_texts(context: RunContext, corpus: AnyCorpus, part: AnyPart, seed: int) -> SomeTexts:
+    """Return the texts of a split with their targets and groups. If there are many texts, return a random sample."""
+    values, table = corpus.label_values or context.card.labels, target_table(context, corpus)
+    sample = _sampled(part, values, len(context.card.labels), seed)
+    return sample if table is None else sample._replace(targets=table[sample.targets])
+
+
+def linear_accuracy(corpus: AnyCorpus, until: float) -> float:
+    """Return the accuracy of a linear classifier on held-out texts with one label each, in percent.
+
+    `until` is the deadline for fitting the classifier, as a value of `time.monotonic()`.
+    """
+    labels = corpus.labels
+    texts, truth, groups, _ = _sampled(corpus.training, labels, len(labels), 0)
+    linear = LinearClassifier.fit(texts, truth, len(labels), 0, until, groups=groups)
+    texts, truth, *_ = _sampled(corpus.held_out, labels, len(labels), 0)
+    return 100 * float((linear.outputs(texts[:MOST_EVALUATED]).argmax(-1) == truth[:MOST_EVALUATED]).double().mean())
+
+
+def _sampled(part: AnyPart, values: Sequence[str], n_labels: int, seed: int) -> SomeTexts:
+    """Return the texts of a split with the indices of their labels as targets. If there are many, return a sample."""
+    fitting = int(len(part) * MOST_CHARACTERS / max(1, part.n_characters))
+    n = max(1, min(len(part), fitting, MOST_LOGITS // n_labels))
+    kept = np.zeros(len(part), dtype=bool)
+    kept[np.random.default_rng(seed).permutation(len(part))[:n]] = True
+    texts, numbers = [], []
+    for text, number in compress(rows(part, values), kept.tolist()):
+        assert isinstance(text, str) and isinstance(number, int)
+        texts.append(text)
+        numbers.append(number)
+    groups = None if part.groups is None else part.groups[kept]
+    return SomeTexts(texts, torch.tensor(numbers), groups, np.flatnonzero(kept).tolist())
