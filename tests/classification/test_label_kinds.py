@@ -4,16 +4,26 @@ import csv
 import io
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from penwright.classification.fitting import SparseRows, fit_coefficients
-from penwright.classification.mixture import fit_mixture_of_scores, fit_mixture_of_sets, mixed
+from penwright.classification.mixture import (
+    LINEAR_ALONE,
+    MOST_WEIGHT,
+    PRIOR,
+    fit_mixture_of_scores,
+    fit_mixture_of_sets,
+    mixed,
+)
 from penwright.classification.ngrams import NgramVectorizer
-from penwright.data.corpus import Columns, LabelKind, ReadingOptions
+from penwright.config import ModelSettings
+from penwright.data.corpus import Columns, Corpus, LabelKind, ReadingOptions
 from penwright.data.labelled import open_labelled
 from penwright.data.labels import label_set
 from penwright.errors import PenwrightError
@@ -27,7 +37,9 @@ from penwright.evaluation.classification import (
     set_scores,
     worst_sets,
 )
-from penwright.tasks import AnyCorpus, linear
+from penwright.model.transformer import EncoderOnly
+from penwright.tasks import AnyCorpus, RunContext, linear
+from penwright.tasks.labelled import target_table
 from penwright.tasks.multi_label import FEWEST_POSITIVES, baselines, fit_thresholds
 from penwright.workflows.evaluate import evaluation_context, open_corpus_of
 from penwright.workflows.load import OpenedRun, open_run
@@ -105,6 +117,40 @@ def test_scores_that_are_not_finite_numbers_are_dropped(tmp_path: Path) -> None:
     assert {float(value) for value in corpus.label_values} == {1.5, 2.0, 2.5, 3.0, 3.5}
     dropped = {each.reason: each.count for each in corpus.report.dropped}
     assert dropped["the label is not a number"] == 2 and sum(dropped.values()) == 3
+
+
+def test_scores_that_are_all_equal_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "stars.csv", ["text", "score"], [[f"text {n}", "3" if n % 2 else "3.0"] for n in range(40)])
+    with pytest.raises(PenwrightError, match=r"all texts have the score 3\.0"):
+        open_labelled([path], ReadingOptions(Columns(label_kind=LabelKind("regression"))))
+
+
+def test_large_scores_keep_their_differences() -> None:
+    values = [1.7e9 + n for n in range(8)]  # times in seconds, which float32 rounds to multiples of 128
+    model = EncoderOnly(9, ModelSettings(d_model=8, n_layers=1, n_heads=1, problem_type="regression"), 1)
+    model.scale.copy_(torch.tensor([1.7e9, 2.0]))
+    recipe = Mock(model=Mock(problem_type="regression"))
+    context = Mock(spec=RunContext, recipe=recipe, model=model, card=Mock(labels=("time",)))
+    targets = target_table(context, Mock(spec=Corpus, label_values=tuple(map(repr, values))))
+    assert targets is not None
+    mean, deviation = model.scale.tolist()
+    assert (mean + deviation * targets.double()[:, 0]).tolist() == pytest.approx(values, abs=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_mixture_of_scores_is_the_optimum_within_its_bounds(seed: int) -> None:
+    torch.manual_seed(seed)
+    encoder, linear = torch.randn(30, 1), torch.randn(30, 1)
+    scores = 8 * torch.randn(()) * encoder + 3 * torch.randn(()) * linear + torch.randn(30, 1)
+    best, start = fit_mixture_of_scores(encoder, linear, scores).double(), torch.tensor(LINEAR_ALONE).double()
+
+    def loss(weights: Tensor) -> float:
+        errors = weights[0] * encoder + weights[1] * linear - scores
+        return float(errors.square().sum() + PRIOR * (weights - start).square().sum())
+
+    grid = torch.cartesian_prod(*2 * [torch.linspace(0, MOST_WEIGHT, 51, dtype=torch.double)])
+    assert loss(best) <= min(map(loss, grid)) + 1e-4
+    assert best.min() >= 0 and best.max() <= MOST_WEIGHT
 
 
 def test_multi_label_fit_equals_independent_logistic_regressions() -> None:

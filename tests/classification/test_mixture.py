@@ -71,6 +71,24 @@ def test_fitted_weights_are_a_minimum(seed: int) -> None:
         assert loss(weights + torch.tensor(step)) >= loss(weights)
 
 
+@pytest.mark.parametrize("seed", [2, 3, 5])  # the best weight of the encoder is 0
+def test_weight_at_its_bound_leaves_the_other_at_its_optimum(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(0, 3, (40,), generator=generator)
+    encoder, linear = (
+        (noise + strength * F.one_hot(labels, 3)).log_softmax(-1)
+        for noise, strength in ((2 * torch.randn(40, 3, generator=generator), s) for s in (-2, 2))
+    )
+    weights = fit_mixture(encoder, linear, labels).double()
+    assert weights[0] == 0
+
+    def loss(weight: float) -> float:
+        nats = F.nll_loss(mixed(encoder, linear, torch.tensor([0.0, weight])), labels, reduction="sum")
+        return float(nats) + PRIOR / 2 * (weight - 1) ** 2
+
+    assert loss(float(weights[1])) <= min(loss(weight) for weight in torch.linspace(0, 2, 201).tolist()) + 1e-3
+
+
 def test_confident_mistakes_give_finite_weights() -> None:
     sure = torch.tensor([[0.0, -1000.0], [0.0, -1000.0]])
     assert fit_mixture(sure, sure, torch.tensor([1, 0])).isfinite().all()

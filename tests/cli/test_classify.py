@@ -222,9 +222,17 @@ def test_threshold_applies_to_the_positive_label(penwright: Command, runs: Path)
     assert refused.returncode == 2 and "no label 'worse'. The labels are bad, good" in refused.stderr
 
 
-def test_evaluate_prints_the_best_threshold_for_two_labels(penwright: Command, runs: Path) -> None:
+def test_evaluate_prints_the_best_threshold_for_two_labels(penwright: Command, runs: Path, tmp_path: Path) -> None:
     printed = penwright("evaluate", runs / "classifier").stdout
-    assert "best threshold: --positive " in printed
+    assert "best threshold: --positive " in printed and "; tuned on these texts)" in printed
+    for rarer, other in (("fine", "dull"), ("dull", "fine")):  # the label depends on training, not on this file
+        rows = f"a {rarer} film,{'good' if rarer == 'fine' else 'bad'}\n"
+        rows += "".join(f"a {other} film {n},{'good' if other == 'fine' else 'bad'}\n" for n in range(3))
+        (tmp_path / "test.csv").write_text(f"text,label\n{rows}", encoding="utf-8")
+        assert (
+            "best threshold: --positive bad "
+            in penwright("evaluate", runs / "classifier", tmp_path / "test.csv").stdout
+        )
     report = json.loads(penwright("evaluate", runs / "classifier", "--json").stdout)[0]["report"]
     assert report["threshold"]["label"] in ("good", "bad") and 0 <= report["threshold"]["threshold"] <= 1
 

@@ -165,7 +165,14 @@ def test_error_names_the_setting_if_all_texts_are_too_long(tmp_path):
 
 @pytest.mark.parametrize(
     ("cell", "number"),
-    [("4,6", "4.6"), ("-0,125", "-0.125"), ("4.5", "4.5"), ("1,234", NO_NUMBER), ("1,2,3", NO_NUMBER)],
+    [
+        ("4,6", "4.6"),
+        ("-0,125", "-0.125"),
+        ("4.5", "4.5"),
+        ("1,234", NO_NUMBER),
+        ("1,2,3", NO_NUMBER),
+        ("1e39", NO_NUMBER),
+    ],
 )
 def test_scores_may_have_a_decimal_comma(cell, number):
     assert number_label(cell) == number

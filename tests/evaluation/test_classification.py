@@ -58,6 +58,13 @@ def test_confusion_matrix_counts_every_example_in_its_row() -> None:
     assert total.n_targets == 4 and total.nats == pytest.approx(-float(log_probs[range(4), labels].sum()))
 
 
+def test_threshold_has_few_digits_but_separates_the_same_texts() -> None:
+    probabilities = np.array([0.9999999, 0.99999, 0.5])
+    for n_right, shown in ((1, "0.999995"), (2, "0.75"), (3, "0.25")):
+        found = best_threshold(probabilities, np.arange(3) < n_right, "spam")
+        assert found is not None and repr(found.threshold) == shown and found.f1 == 100
+
+
 @given(st.lists(st.tuples(st.sampled_from([0.0, 0.1, 0.25, 0.4, 0.7, 0.9, 1.0]), st.booleans()), max_size=30))
 def test_best_threshold_has_the_highest_f1(texts: list[tuple[float, bool]]) -> None:
     probabilities, truth = np.array([p for p, _ in texts], dtype=float), np.array([t for _, t in texts], dtype=bool)

@@ -1,5 +1,7 @@
 """The mixture of two classifiers: a weighted product of their probabilities, with weights fitted on held-out texts."""
 
+from itertools import product
+
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
@@ -69,7 +71,9 @@ def fit_mixture(
         hessian = torch.einsum("anl,bnl,nl->ab", centered, centered, weighted) + PRIOR * torch.eye(
             2, dtype=torch.double
         )
-        step = torch.linalg.solve(hessian, gradient)
+        is_free = ~(((weights <= 0) & (gradient > 0)) | ((weights >= MOST_WEIGHT) & (gradient < 0)))
+        step = torch.zeros_like(gradient)  # a weight that would leave its bounds stays, while the other one moves
+        step[is_free] = torch.linalg.solve(hessian[is_free][:, is_free], gradient[is_free])
         for _ in range(HALVINGS):
             moved = (weights - step).clamp(0, MOST_WEIGHT)
             if (value := loss(moved)) <= present:
@@ -97,9 +101,21 @@ def fit_mixture_of_sets(
 def fit_mixture_of_scores(
     encoder: Outputs, linear: Outputs, targets: Float[Tensor, "texts n_labels"], initial: Weights = LINEAR_ALONE
 ) -> Float[Tensor, "2"]:
-    """Return the mixture weights for standardized scores, by ridge regression toward the initial weights."""
+    """Return the mixture weights for standardized scores, by ridge regression toward the initial weights.
+
+    If the best weights are out of bounds, the best ones lie on an edge: one weight is 0 or MOST_WEIGHT.
+    """
     both = torch.stack([encoder.double().flatten(), linear.double().flatten()])
     start = torch.tensor(initial, dtype=torch.double)
     penalty = PRIOR * torch.eye(2, dtype=torch.double)
-    weights = torch.linalg.solve(both @ both.T + penalty, both @ targets.double().flatten() + penalty @ start)
-    return weights.clamp(0, MOST_WEIGHT).float()
+    gram, target = both @ both.T + penalty, both @ targets.double().flatten() + penalty @ start
+    weights = torch.linalg.solve(gram, target)
+    if ((weights >= 0) & (weights <= MOST_WEIGHT)).all():
+        return weights.float()
+    edges = list[Tensor]()
+    for place, bound in product((0, 1), (0.0, MOST_WEIGHT)):
+        other = 1 - place
+        edge = torch.full((2,), bound, dtype=torch.double)
+        edge[other] = ((target[other] - gram[0, 1] * bound) / gram[other, other]).clamp(0, MOST_WEIGHT)
+        edges.append(edge)
+    return min(edges, key=lambda edge: float(edge @ gram @ edge / 2 - target @ edge)).float()

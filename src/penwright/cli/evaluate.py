@@ -126,7 +126,8 @@ def report_lines(report: "LabelReport | ErrorReport") -> Iterator[str]:
     if (best := report.threshold) is not None:
         scores = f"F1 {best.f1:.1f}, precision {best.precision:.1f}, recall {best.recall:.1f}"
         yield ""
-        yield f"best threshold: --positive {shlex.quote(best.label)} --threshold {best.threshold:.3f} ({scores})"
+        options = f"--positive {shlex.quote(best.label)} --threshold {best.threshold!r}"
+        yield f"best threshold: {options} ({scores}; tuned on these texts)"
     if report.mistakes:
         yield from ("", "worst mistakes:", *mistake_lines(report.mistakes))
 

@@ -5,7 +5,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
-from math import isfinite, isnan, nan
+from math import isnan, nan
 from shlex import quote
 from unicodedata import category, normalize
 
@@ -21,6 +21,7 @@ CLEAR_SEPARATORS = "|;"  # characters that hardly ever occur within a label
 SEVERAL = 0.1  # assume several labels per cell if at least this share of the cells contains a separator
 BLANK_IN_PAIR = Broken("one text of the pair is blank")
 NO_NUMBER = Broken("the label is not a number")
+LARGEST_NUMBER = 1e30  # larger numbers cannot be standardized in float32
 FEW_NUMBERS = 10  # more different numbers than this are probably measurements, not class names
 NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
 DECIMAL_COMMA = re.compile(r"[-+]?(0,\d+|\d+,(?!\d{3}$)\d+)")  # not "1,234", whose comma may separate thousands
@@ -81,7 +82,7 @@ def label_set(cell: str, separator: str | None, names: Mapping[str, str]) -> str
 def number_label(cell: str) -> str | Broken:
     """Return the number in a cell, in Python's notation; "" for a blank cell, or NO_NUMBER for any other cell.
 
-    The decimal mark is a point or a comma.
+    The decimal mark is a point or a comma. Numbers beyond LARGEST_NUMBER are errors, too.
     """
     if not cell:
         return ""
@@ -90,7 +91,7 @@ def number_label(cell: str) -> str | Broken:
         number = float(cell.replace(",", ".") if DECIMAL_COMMA.fullmatch(cell) else cell)
     except ValueError:
         number = nan
-    return repr(number) if isfinite(number) else NO_NUMBER
+    return repr(number) if abs(number) <= LARGEST_NUMBER else NO_NUMBER
 
 
 def _items(text: str) -> list[str] | None:

@@ -56,7 +56,7 @@ class LabelReport(NamedTuple):
     labels: tuple[LabelScores, ...]
     confusion: list[list[int]]  # empty if texts can have several labels
     mistakes: tuple[Mistake, ...]  # most confident mistakes, in descending order of probability
-    threshold: Threshold | None = None  # best threshold for the rarer label; None unless there are exactly two labels
+    threshold: Threshold | None = None  # best threshold for the label that is rarer in training; only with two labels
 
     def as_dict(self) -> dict[str, object]:
         """Return the report as a dictionary for JSON."""
@@ -116,8 +116,15 @@ def best_threshold(probabilities: NDArray[np.float64], is_label: NDArray[np.bool
     f1 = 2 * n_right[places] / (places + 1 + n_right[-1])
     best = places[np.argmax(f1)]
     precision, recall = n_right[best] / (best + 1), n_right[best] / n_right[-1]
-    middle = (sorted_probabilities[best] + lower[best]) / 2
-    return Threshold(label, float(middle), *(float(100 * each) for each in (precision, recall, f1.max())))
+    threshold = _between(float(lower[best]), float(sorted_probabilities[best]))
+    return Threshold(label, threshold, *(float(100 * each) for each in (precision, recall, f1.max())))
+
+
+def _between(low: float, high: float) -> float:
+    """Return the middle of an interval, rounded to the fewest digits (at least three) that keep it inside."""
+    middle = (low + high) / 2
+    rounded = (float(f"{middle:.{digits}g}") for digits in range(3, 17))
+    return next((number for number in rounded if low < number < high), middle)
 
 
 def worst_mistakes(

@@ -39,6 +39,7 @@ class ModelCard:
     new_terms: tuple[
         tuple[str, tuple[str, ...]], ...
     ] = ()  # dictionary terms that occur in no training sentence, with their translations
+    label_counts: tuple[int, ...] = ()  # number of training texts of each label; missing in older runs
 
 
 class CorpusFile(BaseModel):

@@ -5,7 +5,6 @@ from functools import partial
 from math import log
 
 import numpy as np
-import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
@@ -74,7 +73,7 @@ def evaluate(context: RunContext) -> Sequence[Score]:
     results, mistakes, n_texts, sure, rare = [], list[Mistake](), 0, list[Confidence](), list[Confidence]()
     labels, truth = context.card.labels, true_targets(context)
     weights = _label_weights(context, truth)
-    rarer = int(torch.bincount(truth, minlength=2).argmin()) if len(labels) == 2 else 0
+    rarer = int(np.argmin(context.card.label_counts or np.bincount(truth, minlength=2))) if len(labels) == 2 else 0
     for part in predictions(context):
         rare.append((part.outputs[:, rarer].exp().double().numpy(), (part.truth == rarer).numpy()))
         sure.append(_confidence(part.outputs, part.truth))

@@ -87,7 +87,8 @@ def make_card(corpus: AnyCorpus, training: TokenStore, tokenizer: Tokenizer, dat
     languages = languages_between(corpus.names) or checked_languages(requested_languages(data), pairs)
     sources = training.columns.get("source")
     longest = None if sources is None else int(sources.lengths.max()) + len(tokenizer.source(()))
-    return ModelCard(corpus.labels, longest, languages, corpus.new_terms)
+    counts = tuple(corpus.label_counts.values())
+    return ModelCard(corpus.labels, longest, languages, corpus.new_terms, counts)
 
 
 def reading_of(recipe: Recipe, roles: Roles | None = None) -> ReadingOptions:

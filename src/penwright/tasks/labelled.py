@@ -104,8 +104,9 @@ def target_table(context: RunContext, corpus: AnyCorpus) -> Float[Tensor, "value
     if problem == "single_label_classification":
         return None
     if problem == "regression":
-        mean, deviation = classifier_model(context).scale.cpu()
-        return ((torch.tensor([float(value) for value in corpus.label_values]) - mean) / deviation)[:, None]
+        mean, deviation = classifier_model(context).scale.double().cpu()
+        scores = torch.tensor([float(value) for value in corpus.label_values], dtype=torch.double)
+        return ((scores - mean) / deviation).float()[:, None]
     number = {label: index for index, label in enumerate(labels)}
     table = torch.zeros(len(corpus.label_values), len(labels))
     for row, value in enumerate(corpus.label_values):

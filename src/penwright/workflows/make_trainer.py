@@ -55,8 +55,9 @@ def make_context(
         if is_new and recipe.finetuning is None:
             model.output.get_parameter("bias").data.copy_(model.log_prior)
     if isinstance(model, EncoderOnly) and recipe.model.problem_type == "regression":
-        scores = torch.tensor([float(example.label) for example in corpus.training if isinstance(example, Labelled)])
-        model.scale.copy_(torch.stack([scores.mean(), scores.std(correction=0).clamp(min=1e-6)]))
+        scores = [float(example.label) for example in corpus.training if isinstance(example, Labelled)]
+        numbers = torch.tensor(scores, dtype=torch.double)  # in float32, large numbers such as times lose precision
+        model.scale.copy_(torch.stack([numbers.mean(), numbers.std(correction=0).clamp(min=1e-6)]))
     card = make_card(corpus, training, tokenizer, recipe.data)
     return RunContext(
         recipe, corpus, tokenizer, training, held_out, model.to(device), device, card, has_new_head=has_new_head
