@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from penwright.classification import ngrams
 from penwright.classification.fitting import SparseRows
 from penwright.classification.ngrams import WORD_BIT, NgramVectorizer, TfIdf, count_ngrams
+from penwright.text import BETWEEN_TEXTS
 
 TEXTS = ["A fine film, a fine cast.", "a dull film", "", "   ", "x", "Żółć 😀 żółć", "one\ntwo\tthree one two"]
 
@@ -92,6 +93,12 @@ def test_unknown_ngrams_and_blank_texts_give_empty_rows() -> None:
 def test_very_long_text_is_truncated() -> None:
     long = ("ab " * ngrams.MOST_CHARACTERS)[: ngrams.MOST_CHARACTERS]
     assert count_ngrams([long + "zzz " * 10_000]).keys.tolist() == count_ngrams([long]).keys.tolist()
+
+
+def test_each_text_of_a_pair_is_truncated_on_its_own() -> None:
+    long = ("ab " * ngrams.MOST_CHARACTERS)[: ngrams.MOST_CHARACTERS]
+    found, others = (count_ngrams([f"{long}{end}"]).keys for end in (f"{BETWEEN_TEXTS}cd", "cd"))
+    assert len(found) > len(others)
 
 
 def test_lone_surrogates_can_be_counted() -> None:

@@ -149,6 +149,17 @@ def test_too_long_pair_gives_a_truncation_warning(classifier: Classifier) -> Non
     assert found.label and any("longer text" in each for each in found.warnings)
 
 
+def test_pairs_and_single_texts_can_be_embedded(classifier: Classifier) -> None:
+    pair, same, padded, turned = classifier.embed(
+        [("a man", "a dog"), "a man\ta dog", " a man \ta dog ", "a dog\ta man"]
+    )
+    torch.testing.assert_close(pair, same)
+    torch.testing.assert_close(pair, padded)
+    assert (pair - turned).abs().max() > 1e-3
+    long, beginning = classifier.embed(["a man sleeps " * 20 + "a dog", "a man sleeps " * 20])
+    assert (long - beginning).abs().max() > 1e-4  # windows reach the end of a long text
+
+
 def test_only_the_second_text_has_the_second_token_type() -> None:
     tokens = torch.tensor([[5, 8, 8, END, 9, 9, END], [5, 8, END, 9, END, 0, 0]])
     found = EncoderOnly._in_second_text(tokens, tokens != 0)

@@ -16,7 +16,9 @@ from penwright.cli.classify import UserTable
 from penwright.data.readers import spreadsheets
 from penwright.errors import PenwrightError
 from penwright.run.folder import LINEAR_FILE, Run
-from penwright.workflows.load import load_classifier
+from penwright.tasks import classification, linear
+from penwright.workflows.evaluate import check_labels, open_corpus_of
+from penwright.workflows.load import load_classifier, open_run
 
 TABLE = 'id,text,note\n1,"a fine film\nof two lines, ""quoted""",x\n2,,y\n3,a dull film,"two\r\nlines"\n'
 
@@ -77,6 +79,21 @@ def test_delimiter_and_column_names_of_a_table_are_respected(penwright: Command,
         ["predicted", "review", "predicted_2", "probability"],
         ["7", "a fine one", "good", rows_of(done.stdout, ";")[1][3]],
     ]
+
+
+def test_cells_are_joined_as_in_training(penwright: Command, runs: Path, tmp_path: Path) -> None:
+    table = UserTable("t", ["a", "b"], [[" a fine ", "film"], ["", " a film"], [" ", ""]], ",")
+    assert table.texts(["a", "b"], ()) == ["a fine film", "a film", ""]
+    assert table.texts(["a", "b"], (), "\t") == ["a fine\tfilm", "\ta film", "\t"]
+    plain, spaced = (penwright("classify", runs / "classifier", "--json", text) for text in ("a film", " a film \n"))
+    assert json.loads(plain.stdout)["scores"] == json.loads(spaced.stdout)["scores"]
+
+
+def test_text_in_the_place_of_a_header_is_pointed_out(penwright: Command, runs: Path) -> None:
+    rows = "".join(f"a long text about a fine film, the number {n} of many\n" for n in range(20)).replace(",", "")
+    for first, is_header in (("review", True), ("this was a dull film and I left before the end of it", False)):
+        done = penwright("classify", runs / "classifier", "--csv", "-", stdin=f"{first}\n{rows}")
+        assert done.returncode == 0 and ("not as a text" in done.stderr) != is_header
 
 
 @pytest.mark.parametrize(
@@ -200,7 +217,27 @@ def test_check_labels_finds_wrong_labels(penwright: Command, corpora: Path, tmp_
     assert found and {each["text"] for each in found} <= wrong
     assert all((each["label"], each["predicted"]) == ("bad", "good") for each in found)
     shown = penwright("evaluate", tmp_path / "run", "--check-labels").stdout.splitlines()
-    assert len(shown) == len(found) + 1 and shown[1].endswith(f"good\tbad\t{found[0]['text']}")
+    row = 2 + next(n for n, line in enumerate(changed[1:]) if line.startswith(f"{found[0]['text']},"))
+    assert found[0]["location"] == f"{tmp_path / 'labels.csv'} row {row}"
+    assert len(shown) == len(found) + 1
+    assert shown[1].endswith(f"good\tbad\t{found[0]['text']}\t{found[0]['location']}")
+
+
+def test_held_out_labels_are_checked_too(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, words = open_run(runs / "classifier"), list[str]()
+    corpus = open_corpus_of(opened)
+    monkeypatch.setattr(classification, "DOUBTFUL", 0.0)
+    monkeypatch.setattr(
+        classification, "out_of_fold", lambda texts, *_: torch.tensor([[0.0, -9.0]]).repeat(len(texts), 1)
+    )
+    found = check_labels(runs / "classifier", words.append)
+    assert [each.label for each in found] == 60 * ["good"] and words == ["60 doubtful labels in 120 texts"]
+    texts = [example.text for part in (corpus.training, corpus.held_out) for example in part]
+    assert all(texts[each.row] == each.text for each in found)
+    lines = (Path(corpus.files[0].path)).read_text("utf-8").splitlines()
+    assert all(lines[int(each.location.split()[-1]) - 1] == f"{each.text},good" for each in found)
+    monkeypatch.setattr(linear, "MOST_LOGITS", 20)
+    assert check_labels(runs / "classifier", words.append) and words[-1].endswith("in a sample of 20 of 120 texts")
 
 
 def test_check_labels_refuses_a_writer(penwright: Command, runs: Path) -> None:

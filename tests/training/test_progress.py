@@ -50,7 +50,7 @@ def test_second_trainer_is_shown_with_its_own_figures(make_trainer: Callable[...
 
 
 def test_no_time_is_left_without_steps(make_trainer: Callable[..., Trainer]) -> None:
-    trainer = make_trainer(training={"minutes": 1})
+    trainer = make_trainer()
     trainer.state.total_steps, trainer.state.seconds = 0, 30.0  # as after contrastive fine-tuning
     assert trainer.budget.progress == 1
     assert LineProgress().line(trainer).endswith("00:30 elapsed, 00:00 left")

@@ -13,6 +13,7 @@ from torch.nn.functional import normalize
 
 from penwright.classification.linear import LinearClassifier
 from penwright.classification.mixture import mixed
+from penwright.classification.ngrams import MOST_CHARACTERS
 from penwright.config import ProblemType
 from penwright.decoding.batches import Padded, diverged
 from penwright.decoding.windows import n_windows, read_windows, split
@@ -109,23 +110,27 @@ class Classifier:
         return results
 
     def _joined(self, text: str | tuple[str, str]) -> str:
-        """Return a text, or the joined texts of a pair. Raise UsageError if the model does not accept such input."""
-        if isinstance(text, str) and (not self.reads_pairs or BETWEEN_TEXTS in text):
-            return text
-        parts = text.split("\t") if isinstance(text, str) else text
-        if not self.reads_pairs:
-            raise UsageError("this model accepts single texts, not pairs. Train it on a table with two text columns")
-        if len(parts) != 2:
-            raise UsageError(f"this model expects pairs of texts. Put one tab between the two texts: {text!r}")
-        return BETWEEN_TEXTS.join(parts)
+        """Return a text, or the joined texts of a pair, stripped of surrounding spaces as in training.
 
-    def embed(self, texts: str | Sequence[str]) -> Float[Tensor, "texts d_model"]:
+        Raises UsageError if the model does not accept such input.
+        """
+        if isinstance(text, str) and (not self.reads_pairs or BETWEEN_TEXTS in text):
+            parts: Sequence[str] = text.split(BETWEEN_TEXTS)
+        elif not self.reads_pairs:
+            raise UsageError("this model accepts single texts, not pairs. Train it on a table with two text columns")
+        elif len(parts := text.split("\t") if isinstance(text, str) else text) != 2:
+            raise UsageError(f"this model expects pairs of texts. Put one tab between the two texts: {text!r}")
+        return BETWEEN_TEXTS.join(part.strip() for part in parts)
+
+    def embed(self, texts: str | Sequence[str | tuple[str, str]]) -> Float[Tensor, "texts d_model"]:
         """Return a unit vector for each text. The dot product of two vectors is their cosine similarity.
 
-        A text longer than the context is split into windows, and the vectors of the windows are averaged.
+        A text longer than the context is split into windows, and the vectors of the windows are averaged. If the model
+        expects pairs, a text may be a pair, as in `classify`, or a single text.
         """
         texts = [texts] if isinstance(texts, str) else texts
-        return normalize(self.pooled([self._tokens(text) for text in texts]), dim=-1)
+        joined = (text if isinstance(text, str) and "\t" not in text else self._joined(text) for text in texts)
+        return normalize(self.pooled([self._tokens(text) for text in joined]), dim=-1)
 
     def pooled(self, texts: Sequence[Tokens]) -> Float[Tensor, "texts d_model"]:
         """Return the input vector of the head for each tokenized text, averaged over the windows of the text."""
@@ -186,7 +191,7 @@ class Classifier:
 
     def _windows(self, tokens: Tokens) -> list[list[int]]:
         start, end = self.tokenizer.start_id, self.tokenizer.end_id
-        if self.reads_pairs:
+        if self.reads_pairs and end in tokens:
             return [[start, *cut_pair(tokens.tolist(), end, self._room), end]]
         return [[start, *part, end] for part in split(tokens.tolist(), self._room)]
 
@@ -206,6 +211,8 @@ class Classifier:
             notes.append("the pair is longer than the model's context, so the end of the longer text was ignored")
         elif n_parts > 1:
             notes.append(f"the text is longer than the model's context, so it was processed in {n_parts} windows")
+        if self.linear is not None and max(map(len, text.split(BETWEEN_TEXTS))) > MOST_CHARACTERS:
+            notes.append(f"only the n-grams of the first {MOST_CHARACTERS:,} characters count")
         warnings, problem = tuple(notes), self.problem
         if problem == "regression":
             mean, deviation = self.model.scale.tolist()

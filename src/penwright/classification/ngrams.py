@@ -18,7 +18,7 @@ Indices = NDArray[np.int64]
 
 WORDS, CHARACTERS = 3, (2, 5)  # maximum number of words per n-gram; minimum and maximum number of characters per n-gram
 TOKEN = re.compile(r"\w+|[^\w\s]")  # a word or a punctuation mark, which counts as a word
-MOST_CHARACTERS = 50_000  # maximum number of characters to read from a text; the rest is ignored
+MOST_CHARACTERS = 50_000  # maximum number of characters to read from a text or a text of a pair; the rest is ignored
 CHUNK_CHARACTERS, CHUNK_TEXTS = 400_000, 1 << 14  # maximum number of characters, and of texts, per chunk
 HASH_BITS = 48  # number of bits in an n-gram's hash; the highest bit distinguishes word n-grams from character n-grams
 HASH_MASK, WORD_BIT = (1 << HASH_BITS) - 1, 1 << (HASH_BITS - 1)
@@ -55,7 +55,7 @@ def count_ngrams(texts: Sequence[str]) -> Counts:
 
 def _views(text: str) -> list[str]:
     """Return the text in lower case, with white space collapsed. For a pair, add the words that both texts contain."""
-    texts = [" ".join(part.split()) for part in text[:MOST_CHARACTERS].lower().split(BETWEEN_TEXTS)]
+    texts = [" ".join(part[:MOST_CHARACTERS].lower().split()) for part in text.split(BETWEEN_TEXTS)]
     if len(texts) == 1:
         return texts
     known = set(TOKEN.findall(texts[0]))

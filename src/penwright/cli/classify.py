@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 DELIMITERS = ",;\t|"
 OFFICE = (b"PK", b"\xd0\xcf\x11\xe0")  # first bytes of Office documents, new and old
 LONGEST_CELL = 1 << 27  # maximum number of characters of a cell
+SAMPLE = 100  # number of rows that show whether the first row is a header
 BETWEEN_LABELS = "|"  # separator of the labels of a text, and of their probabilities
 NEW = ("labels", "score")  # fields of the JSON output that only some models have
 
@@ -247,18 +248,24 @@ class UserTable(NamedTuple):
     def texts(self, names: Sequence[str], trained: Sequence[tuple[str, int]], between: str = " ") -> list[str]:
         """Return the text of each row. The cells of several columns are joined by `between`.
 
-        Without column names, the columns that the run was trained on are used.
+        Without column names, the columns that the run was trained on are used. As in training, blank cells are left
+        out, except from pairs.
         """
+        from penwright.data.readers.layout import find_header
+
         columns = [self._column(name) for name in names]
         if not columns and all(name in self.header for name, _ in trained):
             columns = [self.header.index(name) for name, _ in trained]
         if not columns and len(self.header) == 1:
             columns = [0]
+            if find_header([self.header, *self.rows[:SAMPLE]], 1) is None:
+                warn(f"{self.path}: the first row is read as the name of the column, not as a text: {self.header[0]}")
         if not columns:
             raise UsageError(
                 f"which column of {self.path} is the text? Name it with --text. Columns: {', '.join(self.header)}"
             )
-        return [between.join(row[column].replace(between, " ") for column in columns) for row in self.rows]
+        rows = ([row[column].replace(between, " ").strip() for column in columns] for row in self.rows)
+        return [between.join(cells if between == "\t" else filter(None, cells)) for cells in rows]
 
     def _column(self, name: str) -> int:
         """Return the index of a column, given its name or its number from 1."""

@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 
 MOST_LABELS, MOST_COLUMNS = 50, 12  # maximum number of rows in the score table, and of columns in the confusion matrix
 LONGEST = 80  # maximum number of characters of a text to print
+MOST_DOUBTFUL = 50  # maximum number of doubtful labels to print
 CheckLabels = Annotated[
     bool,
     typer.Option(
         "--check-labels",
-        help="For classifiers: list the training texts that may have a wrong label, instead of scoring.",
+        help="For classifiers: list the texts of the run that may have a wrong label, instead of scoring.",
     ),
 ]
 SHOWN = 200  # maximum number of characters of a passage to print
@@ -57,7 +58,7 @@ def evaluate(
 
     if check_labels:
         if data:
-            raise UsageError("--check-labels checks the training texts of RUN; leave out DATA")
+            raise UsageError("--check-labels checks the texts that RUN was trained on; leave out DATA")
         _check_labels(run, json)
         return
     changes = merge(*(parse_override(text) for text in set_ or []))
@@ -79,14 +80,17 @@ def evaluate(
 
 
 def _check_labels(run: Path, json: bool) -> None:
-    """Print the training texts that may have a wrong label."""
+    """Print the texts that may have a wrong label, with their files and rows."""
+    from penwright.streams import print_message
     from penwright.workflows.evaluate import check_labels
 
-    mistakes = check_labels(run)
+    mistakes = check_labels(run, print_message)
     if json:
         print_json([each._asdict() for each in mistakes])
-    else:
-        print("\n".join(mistake_lines(mistakes)))
+        return
+    print("\n".join(mistake_lines(mistakes[:MOST_DOUBTFUL])))
+    if len(mistakes) > MOST_DOUBTFUL:
+        print_message(f"these are {MOST_DOUBTFUL} of {len(mistakes):,}; --json prints all")
 
 
 def _as_dict(score: "Score") -> dict[str, object]:
@@ -133,10 +137,12 @@ def report_lines(report: "LabelReport | ErrorReport") -> Iterator[str]:
 
 
 def mistake_lines(mistakes: "Sequence[Mistake]") -> Iterator[str]:
-    """Yield a line for each mistake, below a header."""
-    yield "probability\tpredicted\tlabel\ttext"
+    """Yield a line for each mistake, below a header. The last column is the location, if it is known."""
+    is_located = any(mistake.location for mistake in mistakes)
+    yield "probability\tpredicted\tlabel\ttext" + "\trow" * is_located
     for mistake in mistakes:
-        yield f"{mistake.probability:.3f}\t{mistake.predicted}\t{mistake.label}\t{_shortened(mistake.text)}"
+        line = f"{mistake.probability:.3f}\t{mistake.predicted}\t{mistake.label}\t{_shortened(mistake.text)}"
+        yield line + f"\t{mistake.location}" * is_located
 
 
 def _shortened(text: str) -> str:

@@ -169,7 +169,9 @@ class RowKind(Generic[Example]):
         n_characters, n_bytes = (sum(int(side[chosen].sum()) for side in each[self.sides]) for each in sides)
         groups = None if rows.groups is None else rows.groups[chosen]
         read, n = (lambda: map(self.example, rows.read(chosen))), int(chosen.sum())
-        return CorpusPart(read, n, n_characters, n_bytes, groups)
+        return CorpusPart(
+            read, n, n_characters, n_bytes, groups, lambda index: rows.location(int(np.flatnonzero(chosen)[index]))
+        )
 
 
 def hold_out_some(

@@ -35,6 +35,7 @@ class Mistake(NamedTuple):
     label: str  # true label
     text: str  # first LONGEST_TEXT characters of the text
     row: int  # index of the text among all texts, from 0
+    location: str = ""  # file and row of the text, if known
 
 
 class Threshold(NamedTuple):
@@ -66,7 +67,10 @@ class LabelReport(NamedTuple):
                 for each in self.labels
             ],
             "confusion": self.confusion,
-            "mistakes": [each._asdict() for each in self.mistakes],
+            "mistakes": [
+                {name: value for name, value in each._asdict().items() if name != "location" or value}
+                for each in self.mistakes
+            ],
             **({"threshold": self.threshold._asdict()} if self.threshold else {}),
         }
 

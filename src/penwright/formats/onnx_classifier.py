@@ -94,15 +94,15 @@ class OnnxClassifier:
         return list(zip(np.split(columns, offsets[1:-1]), np.split(values, offsets[1:-1]), strict=True))
 
     def _joined(self, text: str | tuple[str, str]) -> str:
-        """Return a text, or both texts of a pair with the separator between them."""
+        """Return a text, or both texts of a pair with the separator between them, without surrounding spaces."""
         if not self.config["text_pairs"]:
             if not isinstance(text, str):
                 raise ValueError(f"this model accepts single texts, not pairs: {text!r}")
-            return text
+            return text.strip()
         parts = text.split("\t") if isinstance(text, str) else text
         if len(parts) != 2:
             raise ValueError(f"this model expects pairs of texts. Put one tab between the two texts: {text!r}")
-        return BETWEEN_TEXTS.join(parts)
+        return BETWEEN_TEXTS.join(part.strip() for part in parts)
 
     def _result(self, outputs: NDArray[np.float64]) -> dict[str, Any]:
         problem = self.config["problem_type"]

@@ -5,6 +5,7 @@ from functools import partial
 from math import log
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
@@ -42,9 +43,7 @@ from penwright.tasks.labelled import (
 )
 from penwright.tasks.linear import some_texts
 
-# Maximum number of doubtful labels to list; a label is doubtful if another label has at least this probability.
-MOST_DOUBTFUL, DOUBTFUL = 50, 0.8
-
+DOUBTFUL = 0.8  # a label is doubtful if another label has at least this probability
 
 # For each text, the probability of the predicted label, and whether that label is right.
 Confidence = tuple[NDArray[np.float64], NDArray[np.bool_]]
@@ -56,16 +55,26 @@ def _confidence(log_probs: Outputs, truth: Targets) -> Confidence:
     return top.values.exp().double().numpy(), (top.indices == truth).numpy()
 
 
-def doubtful_labels(context: RunContext, corpus: AnyCorpus) -> list[Mistake]:
-    """Return training texts whose label is contradicted by a linear classifier that was fitted on other texts.
+def doubtful_labels(context: RunContext, corpus: AnyCorpus) -> tuple[list[Mistake], int]:
+    """Return texts whose label is contradicted by a linear classifier fitted on other texts, and how many were checked.
 
-    The most confident contradictions come first. `row` is the index of the text among the training texts.
+    The most confident contradictions come first. `row` is the index of the text among the training texts, followed by
+    the held-out texts. If there are many texts, a random sample is checked.
     """
-    labels, seed = context.card.labels, context.recipe.seed
-    texts, numbers, groups, _ = some_texts(context, corpus, corpus.training, seed)
+    labels, seed, parts = context.card.labels, context.recipe.seed, (corpus.training, corpus.held_out)
+    samples = [some_texts(context, corpus, part, seed) for part in parts]
+    texts, numbers = [text for each in samples for text in each.texts], torch.cat([each.targets for each in samples])
+    places = [(part, row) for part, each in zip(parts, samples, strict=True) for row in each.rows]
+    known = [each.groups for each in samples if each.groups is not None]
+    groups = np.concatenate(known) if len(known) == len(samples) else None
     outputs = out_of_fold(texts, numbers, len(labels), seed, groups)
-    mistakes = worst_mistakes(outputs, numbers, texts, labels, most=MOST_DOUBTFUL)
-    return [each for each in mistakes if each.probability >= DOUBTFUL]
+    found = []
+    for mistake in worst_mistakes(outputs, numbers, texts, labels, most=len(texts)):
+        if mistake.probability >= DOUBTFUL:
+            part, row = places[mistake.row]
+            before = 0 if part is corpus.training else len(corpus.training)
+            found.append(mistake._replace(row=before + row, location=part.location(row)))
+    return found, len(texts)
 
 
 def evaluate(context: RunContext) -> Sequence[Score]:

@@ -191,13 +191,18 @@ def _repeated_texts(original: OpenedRun, corpus: AnyCorpus) -> Iterator[str]:
         yield f"{n:,} of {count(len(texts), 'text')} are of groups that also occur {suspicion}"
 
 
-def check_labels(folder: Path) -> list[Mistake]:
-    """Return the training texts that may have a wrong label, most doubtful first. The run must be a classifier."""
+def check_labels(folder: Path, say: Say = say_nothing) -> list[Mistake]:
+    """Return the labelled texts that may have a wrong label, most doubtful first. The run must be a classifier."""
     opened_run = open_run(folder)
     if opened_run.recipe.task != "classify" or opened_run.recipe.model.problem_type != "single_label_classification":
         raise UsageError(f"{folder} is not a classifier with one label for each text, so there are no labels to check")
     corpus = open_corpus_of(opened_run)
-    return classification.doubtful_labels(evaluation_context(opened_run, corpus, opened_run.model()), corpus)
+    context = evaluation_context(opened_run, corpus, opened_run.model())
+    found, n_checked = classification.doubtful_labels(context, corpus)
+    n_texts = len(corpus.training) + len(corpus.held_out)
+    part = f"a sample of {n_checked:,} of " if n_checked < n_texts else ""
+    say(f"{count(len(found), 'doubtful label')} in {part}{count(n_texts, 'text')}")
+    return found
 
 
 def _baselines(original: OpenedRun, context: RunContext, say: Say) -> Sequence[Score]:
