@@ -19,7 +19,7 @@ from penwright.run.checkpoint_folder import CheckpointFolder
 from penwright.run.folder import CORPUS, Run
 from penwright.run.provenance import CorpusRecord
 from penwright.run.records import is_over_fitted
-from penwright.tasks import TASKS, RunContext, generation, labelled, reading_of, translation
+from penwright.tasks import TASKS, RunContext, generation, reading_of, translation
 from penwright.training.auto.planner import Plan
 from penwright.training.observers import Observer
 from penwright.workflows import load
@@ -225,8 +225,8 @@ def test_much_faster_classifier_restarts_with_the_same_linear_model(
     rows = [f"{word} film number {n}\t{word}" for n in range(60) for word in ("good", "bad")]
     Path("words.tsv").write_text("\n".join(["text\tlabel", *rows]), encoding="utf-8")
     monkeypatch.setattr(train_workflow, "WATCHED", 1e-6)
-    fits, fit_linear = [], labelled.fit_linear
-    monkeypatch.setattr(labelled, "fit_linear", lambda *what: fits.append(fit_linear(*what)) or fits[-1])
+    fits, fit_linear = [], train_workflow.fit_linear
+    monkeypatch.setattr(train_workflow, "fit_linear", lambda *what: fits.append(fit_linear(*what)) or fits[-1])
     minutes = 0.5 if width == 24 else 0.05
     prepared, observer = prepare(settings(16, minutes=minutes, evaluate_every=30)), RecordingObserver()
     plan = prepared.plan._replace(epochs=epochs, tokens=1.0)  # the pace is measured in texts

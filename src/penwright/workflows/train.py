@@ -289,9 +289,7 @@ def _unbeaten(run: Run, context: RunContext, step: int, baselines: Sequence[Scor
         return
     scores = next((record for record in run.records(METRICS) if record["step"] == step), {})
     is_too_long = is_over_fitted(run.records(METRICS), run.checkpoints.last_step(), step)
-    for baseline in baselines:
-        if baseline.name not in scores:
-            continue
+    for baseline in (each for each in baselines if each.name in scores):
         value = scores[baseline.name]  # None if the score was not finite
         score = baseline._replace(value=nan if value is None else value)
         is_perfect = score.higher_is_better and score.value >= 100  # scores where higher is better are percentages
