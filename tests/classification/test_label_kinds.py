@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from penwright.classification.fitting import SparseRows, fit_coefficients
+from penwright.classification import solver
 from penwright.classification.mixture import (
     LINEAR_ALONE,
     MOST_WEIGHT,
@@ -22,6 +22,7 @@ from penwright.classification.mixture import (
     mixed,
 )
 from penwright.classification.ngrams import NgramVectorizer
+from penwright.classification.solver import SparseRows, fit_coefficients
 from penwright.config import ModelSettings
 from penwright.data.corpus import Columns, Corpus, LabelKind, ReadingOptions
 from penwright.data.labelled import open_labelled
@@ -153,10 +154,11 @@ def test_mixture_of_scores_is_the_optimum_within_its_bounds(seed: int) -> None:
     assert best.min() >= 0 and best.max() <= MOST_WEIGHT
 
 
-def test_multi_label_fit_equals_independent_logistic_regressions() -> None:
+def test_multi_label_fit_equals_independent_logistic_regressions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(solver, "TOLERANCE", 1e-4)
     texts = [text for text, _ in labelled_texts(60)]
     targets = torch.tensor([[float(name in labels) for name in WORDS] for _, labels in labelled_texts(60)])
-    vectorizer = NgramVectorizer.fit(texts, 1, 10_000)
+    vectorizer = NgramVectorizer.fit(texts, 10_000, 10_000)
     rows, n = SparseRows.of_numpy(*vectorizer.rows(texts)), len(vectorizer.keys)
     found = fit_coefficients(rows, targets, 3, n, 10.0, problem="multi_label_classification")
     for label in range(3):
@@ -167,10 +169,11 @@ def test_multi_label_fit_equals_independent_logistic_regressions() -> None:
         )
 
 
-def test_regression_fit_equals_ridge_regression() -> None:
+def test_regression_fit_equals_ridge_regression(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(solver, "TOLERANCE", 1e-4)
     texts, numbers = zip(*scored_texts(60), strict=True)
     targets = torch.tensor(numbers)[:, None] - 2.5
-    vectorizer = NgramVectorizer.fit(texts, 1, 10_000)
+    vectorizer = NgramVectorizer.fit(texts, 10_000, 10_000)
     rows, n = SparseRows.of_numpy(*vectorizer.rows(texts)), len(vectorizer.keys)
     found = fit_coefficients(rows, targets, 1, n, 3.0, problem="regression").logits(rows).double()
     matrix = torch.cat([rows.dot(torch.eye(n)), torch.ones(60, 1)], 1).double()

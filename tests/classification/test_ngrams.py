@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penwright.classification import ngrams
-from penwright.classification.fitting import SparseRows
 from penwright.classification.ngrams import WORD_BIT, NgramVectorizer, TfIdf, count_ngrams
+from penwright.classification.solver import SparseRows
 from penwright.text import BETWEEN_TEXTS
 
 TEXTS = ["A fine film, a fine cast.", "a dull film", "", "   ", "x", "Żółć 😀 żółć", "one\ntwo\tthree one two"]
@@ -49,7 +49,7 @@ def test_different_ngrams_have_different_hashes() -> None:
 
 def test_values_are_tf_idf_normalized_for_words_and_characters() -> None:
     texts = ["a b a", "b c"]
-    vectorizer = NgramVectorizer.fit(texts, 1, 1000)
+    vectorizer = NgramVectorizer.fit(texts, 1000, 1000)
     rows = dense(vectorizer.rows(texts), len(vectorizer.keys))
     is_word = torch.from_numpy(vectorizer.keys >= WORD_BIT)
     for row, text in zip(rows, texts, strict=True):
@@ -62,17 +62,17 @@ def test_values_are_tf_idf_normalized_for_words_and_characters() -> None:
 
 
 def test_rows_do_not_depend_on_chunking(monkeypatch: pytest.MonkeyPatch) -> None:
-    vectorizer = NgramVectorizer.fit(TEXTS, 1, 1000)
+    vectorizer = NgramVectorizer.fit(TEXTS, 1000, 1000)
     together = dense(vectorizer.rows(TEXTS), len(vectorizer.keys))
     monkeypatch.setattr(ngrams, "CHUNK_CHARACTERS", 10)
     assert torch.equal(dense(vectorizer.rows(TEXTS), len(vectorizer.keys)), together)
-    other = NgramVectorizer.fit(TEXTS, 1, 1000)
+    other = NgramVectorizer.fit(TEXTS, 1000, 1000)
     assert np.array_equal(other.keys, vectorizer.keys) and np.array_equal(other.idf, vectorizer.idf)
 
 
 def test_rare_ngrams_are_dropped_and_the_number_is_limited() -> None:
     texts = ["good film", "good cast", "odd"]
-    assert len(NgramVectorizer.fit(texts, 2, 1000).keys) == len(
+    assert len(NgramVectorizer.fit(texts, 1000, 0).keys) == len(
         {gram for part in (0, 1) for gram in naive_ngrams(texts[0])[part].keys() & naive_ngrams(texts[1])[part].keys()}
         | {
             gram
@@ -82,11 +82,11 @@ def test_rare_ngrams_are_dropped_and_the_number_is_limited() -> None:
             for gram in naive_ngrams(a)[0].keys() & naive_ngrams(b)[0].keys()
         }
     )
-    assert len(NgramVectorizer.fit(texts, 1, 5).keys) <= 5
+    assert len(NgramVectorizer.fit(texts, 5, 1000).keys) <= 5
 
 
 def test_unknown_ngrams_and_blank_texts_give_empty_rows() -> None:
-    rows = NgramVectorizer.fit(["abc"], 1, 100).rows(["", "  ", "xyz", "abc"])
+    rows = NgramVectorizer.fit(["abc"], 100, 100).rows(["", "  ", "xyz", "abc"])
     assert np.diff(rows.offsets)[:3].tolist() == [0, 0, 0] and rows.offsets[-1] > 0
 
 
@@ -106,7 +106,7 @@ def test_lone_surrogates_can_be_counted() -> None:
 
 
 def test_transpose_and_row_selection_equal_dense_matrices() -> None:
-    vectorizer = NgramVectorizer.fit(TEXTS, 1, 1000)
+    vectorizer = NgramVectorizer.fit(TEXTS, 1000, 1000)
     width = len(vectorizer.keys)
     rows = SparseRows.of_numpy(*vectorizer.rows(TEXTS))
     matrix = rows.dot(torch.eye(width))

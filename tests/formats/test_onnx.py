@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from penwright.classification.classifier import Classifier, is_blank
-from penwright.classification.fitting import Coefficients
 from penwright.classification.linear import LinearClassifier
 from penwright.classification.ngrams import NgramVectorizer
+from penwright.classification.solver import Coefficients
 from penwright.config import ModelSettings
 from penwright.decoding.batches import right_padded
 from penwright.errors import PenwrightError
@@ -127,7 +127,7 @@ def mixed_classifier(tokenizer: Tokenizer, seed: int = 0, **changes: object) -> 
     for name, parameter in model.named_parameters():
         if name in ("log_prior", "scale", "mixture", "output.weight", "output.bias"):
             parameter.data = torch.rand_like(parameter) + 0.5
-    vectorizer = NgramVectorizer.fit([BETWEEN_TEXTS.join((text, text[1:])) for text in FITTED_ON], 1, 10_000)
+    vectorizer = NgramVectorizer.fit([BETWEEN_TEXTS.join((text, text[1:])) for text in FITTED_ON], 10_000, 10_000)
     coefficients = Coefficients(torch.randn(len(vectorizer.keys), len(labels)), torch.randn(len(labels)))
     linear = LinearClassifier(vectorizer, coefficients, problem=settings.problem_type)
     return Classifier(model, tokenizer, labels, linear)

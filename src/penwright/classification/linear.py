@@ -15,26 +15,30 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from penwright.classification.fitting import (
-    FEWEST_ITERATIONS,
-    SINGLE,
     STRENGTHS,
     ChosenStrength,
-    Coefficients,
-    SparseRows,
-    Targets,
     choose_strength,
-    fit_coefficients,
     share_of_time,
     stratified_folds,
 )
 from penwright.classification.mixture import Weights, fit_mixture
 from penwright.classification.ngrams import NgramVectorizer
+from penwright.classification.solver import (
+    FEWEST_ITERATIONS,
+    SINGLE,
+    Coefficients,
+    SparseRows,
+    Targets,
+    fit_coefficients,
+    loss_and_errors,
+)
 from penwright.config import ProblemType
 from penwright.data.splits import Groups
 from penwright.errors import PenwrightError
 from penwright.storage import let_others_read, require_plain
 
-MOST_WEIGHTS = 1 << 22  # maximum number of weights (n-grams x labels)
+MOST_WEIGHTS = 1 << 25  # maximum number of weights (n-grams x labels) in memory
+MOST_NONZERO = 1 << 22  # maximum number of weights that are not 0, and of weights if rare n-grams are kept
 FEW_NGRAMS = 10_000  # if memory limits the n-grams to fewer than this, a note says so
 SMALL_CORPUS = 5000  # n-grams that occur in only one text are kept if there are at most this many training texts
 PILOT_CHARACTERS = 100_000  # size of the sample from which the duration of a fit is estimated, in characters
@@ -43,6 +47,7 @@ SMALLEST_SCALE = 0.01  # lower bound on the scale by which weights are divided b
 SEARCH_SHARE = 0.6  # after vectorizing, tuning the regularization may take this share of the remaining time
 # The names of the tensors in a file. The prefix marks the classifier that was fitted on all texts.
 NAMES, WHOLE = ("keys", "idf", "weights", "bias"), "whole_"
+MASK = "mask"  # a bit for each weight, if only those that are not 0 are stored
 
 
 class LinearClassifier(NamedTuple):
@@ -92,11 +97,10 @@ class LinearClassifier(NamedTuple):
         end_of_search = share_of_time(until, SEARCH_SHARE)
         chosen = choose_strength(rows, labels, n_labels, n_ngrams, folds, end_of_search, problem)
         begin = monotonic()
-        coefficients = fit_coefficients(
-            rows, labels, n_labels, n_ngrams, chosen.strength, chosen.coefficients, until, problem
-        )
+        coefficients = fit_coefficients(rows, labels, n_labels, n_ngrams, chosen.strength, chosen.start, until, problem)
         if not coefficients.is_complete:
             notes.append("stopped early, before convergence, to save time")
+        coefficients = coefficients.pruned(MOST_NONZERO)
         if not balanced:
             return cls(vectorizer, coefficients, chosen.strength, tuple(notes), problem)
         last = until - (monotonic() - begin)  # latest time at which to start fitting another fold
@@ -119,9 +123,11 @@ class LinearClassifier(NamedTuple):
         weights = torch.zeros(len(vectorizer.keys), n_labels)
         scale = max(self.balancing[1], SMALLEST_SCALE) if self.balancing else 1.0
         weights[places[kept]] = self.coefficients.weights[torch.from_numpy(kept)] / scale
-        start = Coefficients(weights, self.coefficients.bias)
-        n_ngrams = len(vectorizer.keys)
+        bias, n_ngrams = self.coefficients.bias, len(vectorizer.keys)
+        _, errors = loss_and_errors(rows.dot(weights) + bias, labels, self.problem)
+        start = -self.strength * errors, bias  # at the minimum, these are the factors
         coefficients = fit_coefficients(rows, labels, n_labels, n_ngrams, self.strength, start, until, self.problem)
+        coefficients = coefficients.pruned(MOST_NONZERO)
         if self.balancing is not None:
             log_shares = _log_shares(labels, n_labels)
             coefficients = _balanced(coefficients, self.balancing, log_shares, log_shares)
@@ -154,9 +160,14 @@ class LinearClassifier(NamedTuple):
             raise PenwrightError(f"{path} could not be written: {error}") from None
 
     def _tensors(self, prefix: str) -> dict[str, Tensor]:
-        (keys, idf), (weights, bias, _) = self.vectorizer, self.coefficients
+        (keys, idf), (weights, bias, *_) = self.vectorizer, self.coefficients
         parts = zip(NAMES, (torch.from_numpy(keys), torch.from_numpy(idf), weights, bias), strict=True)
-        return {f"{prefix}{name}": tensor for name, tensor in parts}
+        tensors = {f"{prefix}{name}": tensor for name, tensor in parts}
+        if weights.numel() > MOST_NONZERO:
+            is_stored = weights != 0
+            tensors[f"{prefix}weights"] = weights[is_stored]
+            tensors[f"{prefix}{MASK}"] = torch.from_numpy(np.packbits(is_stored.numpy()))
+        return tensors
 
     @classmethod
     def load(
@@ -171,7 +182,9 @@ class LinearClassifier(NamedTuple):
             tensors = load_file(path)
             prefix = WHOLE if whole and f"{WHOLE}keys" in tensors else ""
             keys, idf, weights, bias = (tensors[f"{prefix}{name}"] for name in NAMES)
-        except (OSError, SafetensorError, KeyError) as error:
+            if (mask := tensors.get(f"{prefix}{MASK}")) is not None:
+                weights = _dense(weights, mask, len(keys), n_labels)
+        except (OSError, SafetensorError, LookupError, TypeError, ValueError, RuntimeError) as error:
             raise PenwrightError(f"{path} cannot be read: {error}. Restore the original file") from None
         n = len(keys)
         shapes = [tuple(each.shape) for each in (keys, idf, weights, bias)]
@@ -179,6 +192,13 @@ class LinearClassifier(NamedTuple):
         if shapes != [(n,), (n,), (n, n_labels), (n_labels,)] or dtypes != [torch.int64, *3 * [torch.float32]]:
             raise PenwrightError(f"{path} is not a linear classifier with {n_labels} labels. Restore the original file")
         return cls(NgramVectorizer(keys.numpy(), idf.numpy()), Coefficients(weights, bias), problem=problem)
+
+
+def _dense(values: Tensor, mask: Tensor, n_ngrams: int, n_labels: int) -> Float[Tensor, "ngrams n_labels"]:
+    """Return all weights, given those that are not 0 and a mask of their places."""
+    places = np.flatnonzero(np.unpackbits(mask.numpy(), count=n_ngrams * n_labels))
+    weights = torch.zeros(n_ngrams * n_labels).index_copy(0, torch.from_numpy(places), values)
+    return weights.view(n_ngrams, n_labels)
 
 
 def out_of_fold(
@@ -254,8 +274,8 @@ def _log_shares(labels: Targets, n_labels: int) -> Float[Tensor, " n_labels"]:
 
 def _vectorize(texts: Sequence[str], n_labels: int) -> tuple[NgramVectorizer, SparseRows]:
     """Fit a TF-IDF vectorizer on these texts. Return it with their feature rows."""
-    fewest = 1 if len(texts) <= SMALL_CORPUS else 2
-    vectorizer = NgramVectorizer.fit(texts, fewest, max(1, MOST_WEIGHTS // n_labels))
+    most_with_rare = MOST_NONZERO // n_labels if len(texts) <= SMALL_CORPUS else 0
+    vectorizer = NgramVectorizer.fit(texts, max(1, MOST_WEIGHTS // n_labels), most_with_rare)
     return vectorizer, SparseRows.of_numpy(*vectorizer.rows(texts))
 
 

@@ -145,8 +145,11 @@ class NgramVectorizer(NamedTuple):
     idf: NDArray[np.float32]
 
     @classmethod
-    def fit(cls, texts: Sequence[str], fewest_texts: int, most_ngrams: int) -> "NgramVectorizer":
-        """Collect n-grams that occur in at least `fewest_texts` texts. Keep at most the `most_ngrams` most frequent."""
+    def fit(cls, texts: Sequence[str], most_ngrams: int, most_with_rare: int) -> "NgramVectorizer":
+        """Collect the n-grams of some texts. Keep at most the `most_ngrams` that occur in most texts.
+
+        If there are more than `most_with_rare` n-grams, keep none that occurs in a single text.
+        """
         keys, n_texts = np.zeros(0, np.int64), np.zeros(0, np.int64)
         waiting: list[tuple[Indices, Indices]] = []
         for chunk in chunks(texts):
@@ -155,9 +158,9 @@ class NgramVectorizer(NamedTuple):
                 keys, n_texts = _merged([(keys, n_texts), *waiting])
                 waiting = []
         keys, n_texts = _merged([(keys, n_texts), *waiting])
-        kept = n_texts >= fewest_texts
+        kept = n_texts >= (2 if len(keys) > most_with_rare else 1)
         if kept.sum() > most_ngrams:
-            kept &= n_texts >= max(fewest_texts, np.partition(n_texts, -most_ngrams)[-most_ngrams] + 1)
+            kept &= n_texts > np.partition(n_texts, -most_ngrams)[-most_ngrams]
         idf = 1 + np.log((1 + len(texts)) / (1 + n_texts[kept]))
         return cls(keys[kept], idf.astype(np.float32))
 

@@ -75,7 +75,7 @@ class _Mixture(_Inference):
 
     def __init__(self, model: EncoderOnly, linear: LinearClassifier):
         super().__init__(model)
-        weights, bias, _ = linear.coefficients
+        weights, bias, *_ = linear.coefficients
         self.register_buffer("weights", F.pad(weights, (0, 0, 0, 1)))  # padding needs a row, even without any n-grams
         self.register_buffer("bias", bias)
 

@@ -22,18 +22,20 @@ from torch.optim.lr_scheduler import LambdaLR
 from penwright.classification.classifier import Classifier
 from penwright.classification.fitting import (
     N_FOLDS,
-    SINGLE,
     STRENGTHS,
     STRENGTHS_OF_SCORES,
+    share_of_time,
+    stratified_folds,
+)
+from penwright.classification.linear import LinearClassifier
+from penwright.classification.solver import (
+    SINGLE,
     Coefficients,
     SparseRows,
     Targets,
     fit_coefficients,
     loss_and_errors,
-    share_of_time,
-    stratified_folds,
 )
-from penwright.classification.linear import LinearClassifier
 from penwright.config import ProblemType
 from penwright.data.bucketing import LabelledBatches
 from penwright.data.corpus import Labelled
@@ -97,7 +99,7 @@ def fit_head(context: RunContext, observers: Sequence[Observer]) -> None:
         validated = _tune(context, rows, targets, folds, validated, TUNING_SHARE * seconds, observers) or validated
         embedded = classifier.pooled([column[row] for row in rows.tolist()])
     scale = embedded.norm(dim=-1).mean()
-    weights, bias, _ = _fit(embedded / scale, targets, n_labels, validated.strength, problem)
+    weights, bias, *_ = _fit(embedded / scale, targets, n_labels, validated.strength, problem)
     output.weight.copy_(weights.T / scale)
     output.bias.copy_(bias)
     context.has_new_head, context.is_trained = False, is_few
@@ -116,7 +118,7 @@ def cross_validate(
         for fold in range(int(folds.max()) + 1):
             others, own = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
             features = vectors[fold] / vectors[fold].norm(dim=-1).mean()
-            weights, bias, _ = _fit(features[others], targets[others], n_labels, strength, problem)
+            weights, bias, *_ = _fit(features[others], targets[others], n_labels, strength, problem)
             logits[own] = features[own] @ weights + bias
         results.append((loss_and_errors(logits, targets, problem)[0], Validated(strength, logits)))
         if results[-1][0] > min(loss for loss, _ in results):
