@@ -100,7 +100,7 @@ class Coefficients(NamedTuple):
 
     weights: Float[Tensor, "ngrams n_labels"]
     bias: Float[Tensor, " n_labels"]
-    factors: Float[Tensor, "texts n_labels"] | None = None  # weights = transposed rows @ factors; None if loaded
+    factors: Float[Tensor, "texts n_labels"] = torch.zeros(0, 0)  # weights = transposed rows @ factors; not stored
     is_complete: bool = True  # False if the fit ran out of time
 
     def logits(self, rows: SparseRows) -> Float[Tensor, "texts n_labels"]:
@@ -109,11 +109,11 @@ class Coefficients(NamedTuple):
 
     def pruned(self, most: int) -> "Coefficients":
         """Set all weights but the `most` largest to 0. Drop the factors."""
-        sizes = self.weights.abs()
+        sizes, no_factors = self.weights.abs(), self.factors[:0].clone()  # a view would keep their memory
         if (excess := sizes.numel() - most) <= 0:
-            return self._replace(factors=None)
+            return self._replace(factors=no_factors)
         is_large = sizes > sizes.flatten().kthvalue(excess).values
-        return self._replace(weights=self.weights.where(is_large, 0.0), factors=None)
+        return self._replace(weights=self.weights.where(is_large, 0.0), factors=no_factors)
 
 
 def fit_coefficients(
