@@ -30,7 +30,6 @@ from penwright.classification.solver import (
     SparseRows,
     Targets,
     fit_coefficients,
-    loss_and_errors,
 )
 from penwright.config import ProblemType
 from penwright.data.splits import Groups
@@ -43,7 +42,6 @@ FEW_NGRAMS = 10_000  # if memory limits the n-grams to fewer than this, a note s
 SMALL_CORPUS = 5000  # n-grams that occur in only one text are kept if there are at most this many training texts
 PILOT_CHARACTERS = 100_000  # size of the sample from which the duration of a fit is estimated, in characters
 ENOUGH_EVALUATIONS = 60  # minimum number of loss evaluations per fit; if time is too short, a fit uses fewer texts
-SMALLEST_SCALE = 0.01  # lower bound on the scale by which weights are divided before a new fit
 SEARCH_SHARE = 0.6  # after vectorizing, tuning the regularization may take this share of the remaining time
 # The names of the tensors in a file. The prefix marks the classifier that was fitted on all texts.
 NAMES, WHOLE = ("keys", "idf", "weights", "bias"), "whole_"
@@ -109,7 +107,7 @@ class LinearClassifier(NamedTuple):
         return cls(vectorizer, coefficients, chosen.strength, tuple(notes), problem, balancing)
 
     def refit(self, texts: Sequence[str], labels: Targets, until: float = inf) -> "LinearClassifier | None":
-        """Fit a new classifier on these texts, with the same regularization. Start from this classifier's weights.
+        """Fit a new classifier on these texts, with the same regularization.
 
         Return None if there is not enough time before `until`.
         """
@@ -118,16 +116,10 @@ class LinearClassifier(NamedTuple):
         if _affordable(texts, labels, n_labels, until, self.problem) < len(texts):
             return None
         vectorizer, rows = _vectorize(texts, n_labels)
-        places = np.searchsorted(vectorizer.keys, self.vectorizer.keys)
-        kept = np.append(vectorizer.keys, -1)[places] == self.vectorizer.keys
-        weights = torch.zeros(len(vectorizer.keys), n_labels)
-        scale = max(self.balancing[1], SMALLEST_SCALE) if self.balancing else 1.0
-        weights[places[kept]] = self.coefficients.weights[torch.from_numpy(kept)] / scale
-        bias, n_ngrams = self.coefficients.bias, len(vectorizer.keys)
-        _, errors = loss_and_errors(rows.dot(weights) + bias, labels, self.problem)
-        start = -self.strength * errors, bias  # at the minimum, these are the factors
-        coefficients = fit_coefficients(rows, labels, n_labels, n_ngrams, self.strength, start, until, self.problem)
-        coefficients = coefficients.pruned(MOST_NONZERO)
+        n_ngrams = len(vectorizer.keys)
+        coefficients = fit_coefficients(
+            rows, labels, n_labels, n_ngrams, self.strength, until=until, problem=self.problem
+        ).pruned(MOST_NONZERO)
         if self.balancing is not None:
             log_shares = _log_shares(labels, n_labels)
             coefficients = _balanced(coefficients, self.balancing, log_shares, log_shares)
