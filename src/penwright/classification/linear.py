@@ -36,8 +36,9 @@ from penwright.data.splits import Groups
 from penwright.errors import PenwrightError
 from penwright.storage import let_others_read, require_plain
 
-MOST_WEIGHTS = 1 << 25  # maximum number of weights (n-grams x labels) in memory
-MOST_NONZERO = 1 << 22  # maximum number of weights that are not 0, and of weights if rare n-grams are kept
+MOST_WEIGHTS = 1 << 26  # maximum number of weights (n-grams x labels) in memory
+MOST_NONZERO = 1 << 23  # maximum number of weights that are not 0, so that files stay small
+MOST_WITH_RARE = 1 << 22  # n-grams that occur in only one text are dropped if there would be more weights than this
 FEW_NGRAMS = 10_000  # if memory limits the n-grams to fewer than this, a note says so
 SMALL_CORPUS = 5000  # n-grams that occur in only one text are kept if there are at most this many training texts
 PILOT_CHARACTERS = 100_000  # size of the sample from which the duration of a fit is estimated, in characters
@@ -266,7 +267,7 @@ def _log_shares(labels: Targets, n_labels: int) -> Float[Tensor, " n_labels"]:
 
 def _vectorize(texts: Sequence[str], n_labels: int) -> tuple[NgramVectorizer, SparseRows]:
     """Fit a TF-IDF vectorizer on these texts. Return it with their feature rows."""
-    most_with_rare = MOST_NONZERO // n_labels if len(texts) <= SMALL_CORPUS else 0
+    most_with_rare = MOST_WITH_RARE // n_labels if len(texts) <= SMALL_CORPUS else 0
     vectorizer = NgramVectorizer.fit(texts, max(1, MOST_WEIGHTS // n_labels), most_with_rare)
     return vectorizer, SparseRows.of_numpy(*vectorizer.rows(texts))
 
