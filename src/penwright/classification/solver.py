@@ -109,10 +109,12 @@ class Coefficients(NamedTuple):
 
     def pruned(self, most: int) -> "Coefficients":
         """Set all weights but the `most` largest to 0. Drop the factors."""
-        sizes, no_factors = self.weights.abs(), self.factors[:0].clone()  # a view would keep their memory
-        if (excess := sizes.numel() - most) <= 0:
+        no_factors = self.factors[:0].clone()  # a view would keep their memory
+        if (excess := self.weights.numel() - most) <= 0:
             return self._replace(factors=no_factors)
-        is_large = sizes > sizes.flatten().kthvalue(excess).values
+        sizes = self.weights.abs().flatten().numpy()
+        sizes.partition(excess - 1)
+        is_large = self.weights.abs() > float(sizes[excess - 1])
         return self._replace(weights=self.weights.where(is_large, 0.0), factors=no_factors)
 
 
