@@ -75,7 +75,7 @@ class OnnxClassifier:
         room -= 2  # for the start and end tokens
         parts = [self._encode(part) for part in text.split(BETWEEN_TEXTS)]
         first, tokens = parts[0], [token for part in parts for token in (end, *part)][1:]
-        if not self.config["text_pairs"]:
+        if not self.config["text_pairs"] or len(parts) == 1:
             n = max(1, -(-len(tokens) // room))
             return [[start, *part.tolist(), end] for part in np.array_split(np.array(tokens, np.int64), n)]
         n_first = min(len(first), max((room - 1) // 2, room - len(tokens) + len(first)))
