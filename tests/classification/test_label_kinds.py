@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from penwright.classification import solver
+from penwright.classification.linear import LinearClassifier
 from penwright.classification.mixture import (
     LINEAR_ALONE,
     MOST_WEIGHT,
@@ -40,7 +41,7 @@ from penwright.evaluation.classification import (
 )
 from penwright.model.transformer import EncoderOnly
 from penwright.tasks import AnyCorpus, RunContext, linear
-from penwright.tasks.labelled import target_table
+from penwright.tasks.labelled import linear_note, target_table
 from penwright.tasks.multi_label import FEWEST_POSITIVES, baselines, fit_thresholds
 from penwright.workflows.evaluate import evaluation_context, open_corpus_of
 from penwright.workflows.load import OpenedRun, open_run
@@ -207,6 +208,20 @@ def test_thresholds_are_tuned_only_for_labels_with_enough_texts() -> None:
     logits = torch.where(truth.bool(), -1.0, -3.0)  # probabilities 0.27 and 0.05
     first, second = fit_thresholds(logits, truth).tolist()
     assert 0.05 < first < 0.27 and second == 0.5
+
+
+def test_notes_on_the_linear_classifier_are_saved_and_shown(tmp_path: Path) -> None:
+    texts, numbers = zip(*scored_texts(60), strict=True)
+    targets = torch.tensor(numbers)[:, None] - 2.5
+    part, every = (LinearClassifier.fit(texts[:n], targets[:n], 1, problem="regression") for n in (30, 60))
+    assert every.notes == ()
+    path = tmp_path / "linear.safetensors"
+    part._replace(notes=("fitted on 3 of 9 texts", "stopped early")).save(path, every)
+    first, whole = (LinearClassifier.load(path, 1, whole=whole, problem="regression") for whole in (False, True))
+    context = Mock(spec=RunContext, linear=first, whole_linear=None)
+    assert linear_note(context, "ridge") == "ridge, fitted on 3 of 9 texts; stopped early"
+    context.whole_linear = whole
+    assert linear_note(context, "ridge") == "ridge"
 
 
 def test_multi_label_metrics() -> None:

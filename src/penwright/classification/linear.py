@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -146,7 +146,7 @@ class LinearClassifier(NamedTuple):
         temporary = path.with_name(f"{path.name}.tmp")
         try:
             temporary.unlink(missing_ok=True)
-            save_file(tensors, temporary)
+            save_file(tensors, temporary, {"notes": "; ".join(self.notes)})
             let_others_read(temporary)
             temporary.replace(path)
         except (OSError, SafetensorError) as error:
@@ -173,6 +173,8 @@ class LinearClassifier(NamedTuple):
         require_plain(path)
         try:
             tensors = load_file(path)
+            with safe_open(path, framework="pt") as file:
+                notes = (file.metadata() or {}).get("notes")  # older files have none
             prefix = WHOLE if whole and f"{WHOLE}keys" in tensors else ""
             keys, idf, weights, bias = (tensors[f"{prefix}{name}"] for name in NAMES)
             if (mask := tensors.get(f"{prefix}{MASK}")) is not None:
@@ -184,7 +186,8 @@ class LinearClassifier(NamedTuple):
         dtypes = [each.dtype for each in (keys, idf, weights, bias)]
         if shapes != [(n,), (n,), (n, n_labels), (n_labels,)] or dtypes != [torch.int64, *3 * [torch.float32]]:
             raise PenwrightError(f"{path} is not a linear classifier with {n_labels} labels. Restore the original file")
-        return cls(NgramVectorizer(keys.numpy(), idf.numpy()), Coefficients(weights, bias), problem=problem)
+        kept = (notes,) if notes and not prefix else ()  # the classifier of all texts is fitted only if time suffices
+        return cls(NgramVectorizer(keys.numpy(), idf.numpy()), Coefficients(weights, bias), notes=kept, problem=problem)
 
 
 def _dense(values: Tensor, mask: Tensor, n_ngrams: int, n_labels: int) -> Float[Tensor, "ngrams n_labels"]:

@@ -33,9 +33,9 @@ from penwright.evaluation.scores import (
 )
 from penwright.tasks.context import AnyCorpus, RunContext
 from penwright.tasks.labelled import (
-    LINEAR_BASELINE,
     Outputs,
     Targets,
+    linear_note,
     linear_predictions,
     predictions,
     quick_predictions,
@@ -157,7 +157,7 @@ def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
     ]
     results = [confusion_and_nll(*part, weights) for part in linear_predictions(context)]
     if results:
-        note = f"{LINEAR_BASELINE}, all labels weighted equally" if is_balanced else LINEAR_BASELINE
+        note = f"{linear_note(context)}{', all labels weighted equally' if is_balanced else ''}"
         scores = _scores(results, is_balanced=is_balanced)
         baselines += [score._replace(note=note) for score in scores]
     return baselines

@@ -190,6 +190,12 @@ def linear_predictions(context: RunContext) -> Iterator[tuple[Outputs, Targets]]
         yield classifier.balance(linear.outputs(list(islice(texts, len(truth))))), truth
 
 
+def linear_note(context: RunContext, name: str = LINEAR_BASELINE) -> str:
+    """Return the name of the linear baseline, followed by notes on what its fit left out."""
+    linear = context.whole_linear or context.linear
+    return ", ".join([name, *(linear.notes if linear else ())])
+
+
 def classifier_of(context: RunContext) -> Classifier:
     """Return the context's model and tokenizer as a classifier."""
     classifier = context.application

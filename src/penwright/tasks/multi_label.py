@@ -20,10 +20,10 @@ from penwright.evaluation.classification import (
 from penwright.evaluation.scores import N_MISTAKES, LabelReport, Mistake, Score, best_threshold
 from penwright.tasks.context import RunContext
 from penwright.tasks.labelled import (
-    LINEAR_BASELINE,
     Outputs,
     Targets,
     classifier_model,
+    linear_note,
     linear_predictions,
     predictions,
     quick_linear_outputs,
@@ -94,7 +94,7 @@ def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
             for outputs, truth in linear_predictions(context)
         ]
         counts, nats = reduce(SetCounts.plus, [counts for counts, _ in parts]), sum(nats for _, nats in parts)
-        baselines += [score._replace(note=f"{LINEAR_BASELINE}, {note}") for score in _scores(counts, nats)]
+        baselines += [score._replace(note=f"{linear_note(context)}, {note}") for score in _scores(counts, nats)]
     return baselines
 
 

@@ -13,6 +13,7 @@ from penwright.tasks.labelled import (
     Outputs,
     Targets,
     classifier_model,
+    linear_note,
     linear_predictions,
     predictions,
     quick_predictions,
@@ -52,5 +53,5 @@ def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
     baselines = [score._replace(note="always the mean score of the training texts") for score in always[2:]]
     if context.linear is not None:
         linear = _scores(context, list(linear_predictions(context)))
-        baselines += [score._replace(note="ridge regression on n-grams") for score in linear]
+        baselines += [score._replace(note=linear_note(context, "ridge regression on n-grams")) for score in linear]
     return baselines
