@@ -88,7 +88,7 @@ def quick_training() -> Iterator[None]:
 
 @pytest.fixture
 def no_type_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Turn off type checks, which compilers would trace, and which take much of the time of long training loops."""
+    """Turn off type checks, which compilers would trace, and which slow down long training loops."""
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 

@@ -195,7 +195,7 @@ def test_much_faster_run_restarts_with_a_larger_model(
 
     minutes = (
         1.0 if width == 24 else 0.02
-    )  # a run that starts again does not use up its minutes, also on a busy machine
+    )  # a run that starts again does not use up its minutes, even on a busy machine
     prepared, observer = prepare(settings(16, minutes=minutes, evaluate_every=30)), RecordingObserver()
     prepared = replace(prepared, replan=replan, plan=prepared.plan._replace(tokens=2 * pace))
     train(prepared, Path("watched"), [observer])

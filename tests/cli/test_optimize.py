@@ -190,7 +190,7 @@ def test_stopping_a_compilation_ends_its_processes() -> None:
         output.readline()  # the inner process runs
         background.stop_compiling(compiler)
         assert output.read() == b"", "both processes have closed their output"
-    background.stop_compiling(compiler)  # it has ended
+    background.stop_compiling(compiler)  # it has already ended
 
 
 @pytest.mark.parametrize("name", ["writer", "translator"])
@@ -220,7 +220,7 @@ def test_compilation_note_while_a_shape_is_compiled(
     background.compile_in_background(Run.open(runs / "writer"), "float32")
     lock = background.toolchain.trusted_folder() / background.LOCK
     with lock.open("a") as held:
-        background.fcntl.flock(held, background.fcntl.LOCK_EX)  # as the compiling process holds it
+        background.fcntl.flock(held, background.fcntl.LOCK_EX)  # as the compiling process does
         assert "in the background" in background.compilation_note(model)
         with pytest.warns(PenwrightWarning, match="compiled in the background"):
             _use(load(runs / "writer"))
@@ -297,7 +297,7 @@ def test_failure_is_reported_and_tried_again_after_a_day_or_by_optimize(
     failure = background._failure_of(engine.shape_key(model))
 
     def fail(model: engine.DecoderOnly) -> None:
-        records.append(failure.read_text(encoding="utf-8"))  # stays if the system kills this process now
+        records.append(failure.read_text(encoding="utf-8"))  # remains if the system kills this process now
         raise PenwrightError("no space left")
 
     monkeypatch.setattr(engine, "compile_steps", fail)
@@ -321,7 +321,7 @@ def test_a_stopped_compilation_is_no_failure(runs: Path, background_commands: li
     assert background.compile_in_background(run, "float32")
     model = open_run(runs / "writer").model()
     assert not isinstance(model, EncoderOnly)
-    background._failure_of(engine.shape_key(model)).touch()  # as the process has written it
+    background._failure_of(engine.shape_key(model)).touch()  # as if the process had written it
     with Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True) as compiler:
         background.stop_compiling(compiler)
     assert background.compile_in_background(run, "float32")
@@ -361,7 +361,7 @@ def test_optimize_waits_for_the_process_that_compiles(
     monkeypatch.setattr(engine, "compile_steps", lambda model, say: done.append(background.is_compiling(model)))
     lock = background.toolchain.trusted_folder() / background.LOCK
     with lock.open("a") as held:
-        background.fcntl.flock(held, background.fcntl.LOCK_EX)  # as the compiling process holds it
+        background.fcntl.flock(held, background.fcntl.LOCK_EX)  # as the compiling process does
         thread = Thread(target=lambda: background.compile_alone(model, lambda _: waits.set()))
         thread.start()
         assert waits.wait(60) and not done

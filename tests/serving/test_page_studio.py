@@ -34,8 +34,8 @@ DROP = """([target, name, text]) => {
   return document.querySelector(target).dispatchEvent(event);
 }"""
 STEPS = 8
-# The command, except that plans time a single small step of each size. The processes that it starts do the same: they
-# run the script that runs this code, as if it were Python.
+# The penwright command, but plans time only one small step of each size. So do the processes that it starts: for them,
+# `sys.executable` is a script that runs this code.
 QUICK_COMMAND = """
 import sys
 from penwright.cli.main import main

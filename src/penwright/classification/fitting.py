@@ -39,7 +39,7 @@ class ChosenStrength(NamedTuple):
     """A regularization strength, chosen by cross-validation."""
 
     strength: float
-    start: Start  # result of the last fit of the cross-validation; the factors of the texts that it left out are 0
+    start: Start  # result of the last fit of the cross-validation; the factors of the fold that it left out are 0
     logits: Float[Tensor, "texts n_labels"]  # out-of-fold logits; 0 for texts in folds that were not evaluated
     checked: NDArray[np.int64]  # indices of the folds whose logits come from a fit on all other folds
 

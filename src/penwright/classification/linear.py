@@ -186,12 +186,12 @@ class LinearClassifier(NamedTuple):
         dtypes = [each.dtype for each in (keys, idf, weights, bias)]
         if shapes != [(n,), (n,), (n, n_labels), (n_labels,)] or dtypes != [torch.int64, *3 * [torch.float32]]:
             raise PenwrightError(f"{path} is not a linear classifier with {n_labels} labels. Restore the original file")
-        kept = (notes,) if notes and not prefix else ()  # the classifier of all texts is fitted only if time suffices
+        kept = (notes,) if notes and not prefix else ()  # there is a classifier of all texts only if time suffices
         return cls(NgramVectorizer(keys.numpy(), idf.numpy()), Coefficients(weights, bias), notes=kept, problem=problem)
 
 
 def _dense(values: Tensor, mask: Tensor, n_ngrams: int, n_labels: int) -> Float[Tensor, "ngrams n_labels"]:
-    """Return all weights, given those that are not 0 and a mask of their places."""
+    """Return all weights, given the nonzero ones and a mask of their positions."""
     places = np.flatnonzero(np.unpackbits(mask.numpy(), count=n_ngrams * n_labels))
     weights = torch.zeros(n_ngrams * n_labels).index_copy(0, torch.from_numpy(places), values)
     return weights.view(n_ngrams, n_labels)

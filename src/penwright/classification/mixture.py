@@ -103,7 +103,7 @@ def fit_mixture_of_scores(
 ) -> Float[Tensor, "2"]:
     """Return the mixture weights for standardized scores, by ridge regression toward the initial weights.
 
-    If the best weights are out of bounds, the best ones lie on an edge: one weight is 0 or MOST_WEIGHT.
+    If the unconstrained optimum is out of bounds, the best weights lie on an edge: one weight is 0 or MOST_WEIGHT.
     """
     both = torch.stack([encoder.double().flatten(), linear.double().flatten()])
     start = torch.tensor(initial, dtype=torch.double)

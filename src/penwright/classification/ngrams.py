@@ -18,7 +18,7 @@ Indices = NDArray[np.int64]
 
 WORDS, CHARACTERS = 3, (2, 5)  # maximum number of words per n-gram; minimum and maximum number of characters per n-gram
 TOKEN = re.compile(r"\w+|[^\w\s]")  # a word or a punctuation mark, which counts as a word
-MOST_CHARACTERS = 50_000  # maximum number of characters to read from a text or a text of a pair; the rest is ignored
+MOST_CHARACTERS = 50_000  # maximum number of characters to read from a text, or from each text of a pair
 CHUNK_CHARACTERS, CHUNK_TEXTS = 400_000, 1 << 14  # maximum number of characters, and of texts, per chunk
 HASH_BITS = 48  # number of bits in an n-gram's hash; the highest bit distinguishes word n-grams from character n-grams
 HASH_MASK, WORD_BIT = (1 << HASH_BITS) - 1, 1 << (HASH_BITS - 1)
@@ -146,9 +146,9 @@ class NgramVectorizer(NamedTuple):
 
     @classmethod
     def fit(cls, texts: Sequence[str], most_ngrams: int, most_with_rare: int) -> "NgramVectorizer":
-        """Collect the n-grams of some texts. Keep at most the `most_ngrams` that occur in most texts.
+        """Collect the n-grams of some texts. Keep at most `most_ngrams`: those that occur in the most texts.
 
-        If there are more than `most_with_rare` n-grams, keep none that occurs in a single text.
+        If there are more than `most_with_rare` n-grams, drop those that occur in only one text.
         """
         keys, n_texts = np.zeros(0, np.int64), np.zeros(0, np.int64)
         waiting: list[tuple[Indices, Indices]] = []

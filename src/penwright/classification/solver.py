@@ -30,7 +30,7 @@ Targets = Int64[Tensor, " texts"] | Float[Tensor, "texts n_labels"]
 SINGLE: ProblemType = "single_label_classification"
 Start = tuple[Float[Tensor, "texts n_labels"], Float[Tensor, " n_labels"]]
 # A point or a direction of a fit, as two tables with a row per text: the dual factors and the logits without bias. The
-# last row of both tables is the bias. So the inner product of two vectors needs no weights.
+# last row of both tables is the bias. So inner products can be computed without the weights.
 Vector = Float[Tensor, "2 texts_and_one n_labels"]
 _Updates = deque[tuple[Vector, Vector]]  # recent steps, and the changes of the gradient that they made
 
@@ -168,7 +168,7 @@ class _Objective(NamedTuple):
     decay: float
 
     def vector(self, factors: Float[Tensor, "texts n_labels"], bias: Float[Tensor, " n_labels"]) -> Vector:
-        """Return the vector with these factors and this bias. Few labels at a time bound the memory for weights."""
+        """Return the vector with these factors and this bias. To save memory, process a few labels at a time."""
         width = max(1, MOST_PRODUCTS // len(self.transposed.offsets))
         logits = [self.rows.dot(self.transposed.dot(part.contiguous())) for part in factors.split(width, dim=1)]
         return torch.stack([torch.cat([part, bias[None]]) for part in (factors, torch.cat(logits, 1))])

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 DELIMITERS = ",;\t|"
 OFFICE = (b"PK", b"\xd0\xcf\x11\xe0")  # first bytes of Office documents, new and old
 LONGEST_CELL = 1 << 27  # maximum number of characters of a cell
-SAMPLE = 100  # number of rows that show whether the first row is a header
+SAMPLE = 100  # number of rows to read to decide whether the first row is a header
 BETWEEN_LABELS = "|"  # separator of the labels of a text, and of their probabilities
 NEW = ("labels", "score")  # fields of the JSON output that only some models have
 
@@ -248,8 +248,8 @@ class UserTable(NamedTuple):
     def texts(self, names: Sequence[str], trained: Sequence[tuple[str, int]], between: str = " ") -> list[str]:
         """Return the text of each row. The cells of several columns are joined by `between`.
 
-        Without column names, the columns that the run was trained on are used. As in training, blank cells are left
-        out, except from pairs.
+        Without column names, the columns that the run was trained on are used. As in training, blank cells are
+        skipped, except in pairs.
         """
         from penwright.data.readers.layout import find_header
 

@@ -109,7 +109,7 @@ def _possible_sides(profiles: Sequence[Profile], known: int) -> list[Profile]:
 
 
 def labelled_columns(table: Table, columns: Columns) -> ColumnChoice:
-    """Choose the text columns, the label columns and, if the settings or the training name one, the group column."""
+    """Choose the text columns, the label columns and, if the settings or the run name one, the group column."""
     texts, labels = (_known(table, columns, key) for key in ("text", "label"))
     groups = tuple(find_column(table, each) for each in requested_columns(columns, "group"))
     if not groups:  # files to evaluate need no group column

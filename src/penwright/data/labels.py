@@ -82,7 +82,7 @@ def label_set(cell: str, separator: str | None, names: Mapping[str, str]) -> str
 def number_label(cell: str) -> str | Broken:
     """Return the number in a cell, in Python's notation; "" for a blank cell, or NO_NUMBER for any other cell.
 
-    The decimal mark is a point or a comma. Numbers beyond LARGEST_NUMBER are errors, too.
+    The decimal mark is a point or a comma. NO_NUMBER also stands for a number beyond LARGEST_NUMBER.
     """
     if not cell:
         return ""

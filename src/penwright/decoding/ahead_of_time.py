@@ -52,7 +52,7 @@ def compile_ahead(
 ) -> None:
     """Compile the graph, check the code with `is_right`, and write it atomically to the file that load() reads.
 
-    The file holds no weights; load() supplies them. Raises PenwrightError if the code is wrong.
+    The file holds no weights; load() supplies them. Raises PenwrightError if the check fails.
     """
     toolchain.trusted_folder()
     toolchain.set_inductor_cache()
@@ -133,7 +133,7 @@ def load(part: ModelPart, name: str, n_threads: int) -> Compiled | None:
 
 
 def _opened(path: Path, part: ModelPart, name: str, n_threads: int) -> Compiled:
-    """Load a compiled file with the weights of the part.
+    """Load a compiled file, and give it the weights of the part.
 
     This calls torch's C++ loader, since its Python wrapper takes two seconds to import and parses JSON at each step.
     """

@@ -283,7 +283,7 @@ def _read(folder: Path, languages: Languages | None) -> Pretrained:
 
 
 def _languages_of(folder: Path) -> Languages | None:
-    """Return the languages that a Marian model names; None for other models, and for names of language groups."""
+    """Return the languages that a Marian model names; None for other models, and for language groups."""
     settings = read_optional(folder, "tokenizer_config.json")
     return languages_between([str(settings.get(key, "")) for key in ("source_lang", "target_lang")])
 

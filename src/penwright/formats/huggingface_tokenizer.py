@@ -63,7 +63,7 @@ def _built(folder: Path, config: Table) -> Table:
         )
     for name in ("source.spm", "sentencepiece.bpe.model", "tokenizer.model", "spiece.model"):
         if (content := read_content(folder, name)) is not None:
-            is_legacy = name != "tokenizer.model" or settings.get("legacy", False)  # as LlamaTokenizer
+            is_legacy = name != "tokenizer.model" or settings.get("legacy", False)  # as in LlamaTokenizer
             return as_tokenizer_json(parse_sentencepiece(content), "always" if is_legacy else "first")
     raise PenwrightError(
         f"there is no tokenizer. Penwright reads {', '.join(TOKENIZER_FILES[:2])} and SentencePiece models"

@@ -98,7 +98,7 @@ def save_adapter(
         "task_type": TASK_TYPES[task],
         "base_model_name_or_path": base,
         "target_modules": _endings(adapted, {*names.values()} - adapted),
-        "modules_to_save": sorted(whole.difference(FITTED)) or None,  # thresholds are only for Penwright
+        "modules_to_save": sorted(whole.difference(FITTED)) or None,  # only Penwright reads thresholds
         "fan_in_fan_out": architecture is not None and any(each.transposed for each in architecture.modules),
     }
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

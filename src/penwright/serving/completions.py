@@ -136,7 +136,7 @@ class _ChoiceBuilder:
         return choice
 
     def log_probs(self, scored: Sequence[tuple[int, float | None, Mapping[int, float]]]) -> LogProbs | None:
-        """Return the log-probabilities of consecutive tokens and of their most likely alternatives, None if unknown."""
+        """Return the log-probabilities of consecutive tokens and of their most likely alternatives; None if unknown."""
         if self.n_likely is None:
             return None
         offsets = []
@@ -166,7 +166,7 @@ class _ChoiceBuilder:
 
 
 def _score(inspector: Inspector, ids: Sequence[int], k: int) -> Generator[None, None, TokenScores]:
-    """Score each token of a prompt that has a token before it. Yield between steps."""
+    """Score each token of a prompt that follows another token, given those before it. Yield between steps."""
     return token_scores_in_steps(inspector.model, inspector.reader.read_ids(ids), inspector.words, k)
 
 

@@ -58,8 +58,8 @@ def _confidence(log_probs: Outputs, truth: Targets) -> Confidence:
 def doubtful_labels(context: RunContext, corpus: AnyCorpus) -> tuple[list[Mistake], int]:
     """Return texts whose label is contradicted by a linear classifier fitted on other texts, and how many were checked.
 
-    The most confident contradictions come first. `row` is the index of the text among the training texts, followed by
-    the held-out texts. If there are many texts, a random sample is checked.
+    The most confident contradictions come first. `row` is the index of the text in the list of training texts
+    followed by held-out texts. If there are many texts, a random sample is checked.
     """
     labels, seed, parts = context.card.labels, context.recipe.seed, (corpus.training, corpus.held_out)
     samples = [some_texts(context, corpus, part, seed) for part in parts]

@@ -191,7 +191,7 @@ def linear_predictions(context: RunContext) -> Iterator[tuple[Outputs, Targets]]
 
 
 def linear_note(context: RunContext, name: str = LINEAR_BASELINE) -> str:
-    """Return the name of the linear baseline, followed by notes on what its fit left out."""
+    """Return the name of the linear baseline, followed by notes on how its fit was limited."""
     linear = context.whole_linear or context.linear
     return ", ".join([name, *(linear.notes if linear else ())])
 

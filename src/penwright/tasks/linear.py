@@ -1,4 +1,4 @@
-"""The linear classifier of a run: it is fitted on the n-grams of the training texts, or of a sample of them."""
+"""The linear classifier of a run, fitted on the n-grams of the training texts or of a sample of them."""
 
 from collections.abc import Sequence
 from itertools import compress

@@ -118,7 +118,7 @@ class ChatTemplate:
         """Yield the pieces of template text, and the messages between them, trimmed if the template trims messages."""
         starts = [*map(_answer_start, messages[:-1]), 0][: len(messages)]
         text, place = _rendered(self, _marked(messages, starts)), 0
-        if REASONING in PLACE.sub("", text):  # the template writes the reasoning in another place
+        if REASONING in PLACE.sub("", text):  # the template writes the reasoning elsewhere
             starts = [0] * len(messages)
             text = _rendered(self, _marked(messages, starts))
         for match in PLACE.finditer(text):
@@ -141,7 +141,7 @@ def _answer_start(message: Message) -> int:
 
 
 def _marked(messages: Sequence[Message], starts: Sequence[int]) -> tuple[Message, ...]:
-    """Replace the contents of messages by placeholders, with one for the reasoning before an answer's start."""
+    """Replace the contents of messages with placeholders. The reasoning before an answer has its own placeholder."""
     marked = []
     for number, (message, start) in enumerate(zip(messages, starts, strict=True)):
         end = message.content[:start].rpartition(END_OF_REASONING)[2]  # line breaks, which some templates remove

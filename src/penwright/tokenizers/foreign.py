@@ -17,7 +17,7 @@ from penwright.tokenizers.tokenizer import Tokenizer, well_formed
 SPACE = "\u2581"  # the character that stands for a space in SentencePiece pieces
 # Prefix added to the names of special tokens. Since no text contains it, no text is encoded as a special token.
 HIDDEN = "\uffff"
-FIRST = '"prepend_scheme": "first"'  # in tokenizer.json: a space is put only before the first text of a prompt
+FIRST = '"prepend_scheme": "first"'  # in tokenizer.json: a space is added only before the first text of a prompt
 SPECIAL = re.compile(r"__\w+__|>>.+<<|<.+>|madeupword\d+")  # names of tokens that represent no text
 TokenId = Annotated[int, Field(ge=0, lt=MOST_PIECES)]
 TokenIds = tuple[TokenId, ...]

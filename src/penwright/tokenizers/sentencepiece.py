@@ -98,7 +98,7 @@ def as_tokenizer_json(model: SentencePieceModel, prefix: Literal["always", "firs
     """Return a tokenizer.json that encodes texts in the same way as a SentencePiece model.
 
     If the model adds a space before each text, `prefix` says whether it does so after special tokens, too. A model that
-    removes spaces around a text always does.
+    strips the spaces around texts always does.
     """
     pieces = model.pieces
     unknown = next((number for number, piece in enumerate(pieces) if piece.type == UNKNOWN), None)

@@ -61,7 +61,7 @@ class Tokenizer:
         return ids
 
     def encode_after_special(self, text: str) -> list[int]:
-        """Encode a text that follows a special token. Some imported tokenizers then put no space before it."""
+        """Encode a text that follows a special token. Some imported tokenizers add no space before such a text."""
         return self.encode(text)
 
     def encode_batch(self, texts: Sequence[str]) -> list[TokenIds]:

@@ -35,12 +35,12 @@ except ImportError:  # on Windows, decoding steps are not compiled
 SWITCH = "PENWRIGHT_COMPILE"  # environment variable; "off": compile only if `penwright optimize` is called
 FEWEST_PARAMETERS = 100_000  # minimum number of parameters; smaller models are not worth compiling
 MOST_PARAMETERS = 300_000_000  # maximum number of parameters; larger models take too long to compile
-# Memory for compiling beside a process that trains the model, in bytes. Compiling alone takes about 4 bytes for each
-# parameter, and 1.4 GB (measured with 97 million parameters).
+# Memory in bytes for compiling while another process trains the model. Compiling alone takes about 4 bytes for each
+# parameter, plus 1.4 GB (measured with 97 million parameters).
 BYTES_PER_PARAMETER, COMPILER_BYTES = 16, 2e9
 NICENESS = 10  # nice value: other programs, training included, get about ten times as much processor time
-# Nice values do not help against a limit on processor time, as in a container: all its processes share the time. With
-# a limit of fewer processors, nothing is compiled in the background.
+# Nice values do not help against a limit on processor time, as in a container: all its processes share the time. If
+# the limit is below this number of processors, nothing is compiled in the background.
 FEWEST_PROCESSORS = 4
 RETRY_AFTER = 24 * 3600.0  # seconds after which a failed compilation is tried again
 LOCK, FAILED = "background.lock", "background-failed"
@@ -53,7 +53,7 @@ def compile_in_background(run: Run, precision: Precision) -> subprocess.Popen[by
 
     No process is started if the model is very small or very large, there is no compiler, `PENWRIGHT_COMPILE` is "off",
     there is too little memory or processor time, another process is compiling, or compiling this shape has failed
-    within a day.
+    within the last day.
     """
     if not _is_possible():
         return None
@@ -71,8 +71,8 @@ def compile_in_background(run: Run, precision: Precision) -> subprocess.Popen[by
 
 
 def stop_compiling(compiler: subprocess.Popen[bytes]) -> None:
-    """End a process that `compile_in_background` has started, with the C++ compilers that it runs."""
-    with suppress(OSError):  # the process has ended
+    """Kill a process that `compile_in_background` started, and the C++ compilers that it runs."""
+    with suppress(OSError):  # the process has already ended
         os.killpg(compiler.pid, signal.SIGKILL)
     compiler.wait()
     with suppress(OSError, PenwrightError):  # the stopped process could not delete its record
@@ -81,7 +81,7 @@ def stop_compiling(compiler: subprocess.Popen[bytes]) -> None:
 
 
 def compile_alone(model: DecoderOnly | EncoderDecoder, say: Say = say_nothing) -> None:
-    """Compile the decoding steps in this process, even after a failure. Wait for a background process that compiles.
+    """Compile the decoding steps in this process, even after a failure. First wait for any background compilation.
 
     Raises PenwrightError if the results of the compiled code differ from those of the model.
     """
@@ -98,7 +98,7 @@ def compile_alone(model: DecoderOnly | EncoderDecoder, say: Say = say_nothing) -
 
 
 def _write_shape(lock: IO[str], model: DecoderOnly | EncoderDecoder) -> None:
-    """Write into the lock file which shape is being compiled."""
+    """Write the key of the shape that is being compiled into the lock file."""
     lock.truncate(0)
     lock.write(engine.shape_key(model))
     lock.flush()
@@ -182,8 +182,8 @@ def _start(folder: Path, precision: Precision, lock: int) -> subprocess.Popen[by
 def compile_now(run: Run, precision: Precision) -> None:
     """Compile decoding steps for a run's model shape, even before its first checkpoint.
 
-    A file records a failure. It is written first, and deleted on success: if memory is short, the system kills this
-    process, which can then write nothing.
+    A file records a failure. It is written first, and deleted on success, because a process that the system kills for
+    lack of memory cannot write anything.
     """
     model = _model_of(run, precision)
     failure = _failure_of(engine.shape_key(model))

@@ -192,7 +192,7 @@ def _save_adapter(run: OpenedRun, output: Path, say: Say) -> None:
     model, metadata, weights = run.model(), _metadata(run), run.best.weights()
     if recipe.task == "classify" and recipe.model.ngrams:
         metadata = metadata._replace(card=metadata.card + _scores_without_ngrams(run, model, say))
-        calibrated = weights_of(model)  # adapters are merged into these, but the head is a part of the adapter
+        calibrated = weights_of(model)  # LoRA is merged, so only the head has the same name
         weights = {name: calibrated.get(name, tensor) for name, tensor in weights.items() if name != "mixture"}
     metadata = metadata._replace(card=metadata.card + _thresholds(model, metadata.labels))
     origin = corpus_record(open_base(recipe, run.run).run)

@@ -53,7 +53,7 @@ def import_model(source: str, folder: Path, languages: Languages | None = None, 
 
 
 def require_no_adapter(folder: Path) -> None:
-    """Raise PenwrightError if a folder holds an adapter in PEFT's format, and no whole model."""
+    """Raise PenwrightError if a folder holds an adapter in PEFT's format, but no whole model."""
     is_model = any((folder / name).is_file() for name in (WEIGHTS, INDEX, "pytorch_model.bin"))
     if (folder / ADAPTER_CONFIG).is_file() and not is_model:
         raise PenwrightError(

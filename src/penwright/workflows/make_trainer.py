@@ -56,7 +56,7 @@ def make_context(
             model.output.get_parameter("bias").data.copy_(model.log_prior)
     if isinstance(model, EncoderOnly) and recipe.model.problem_type == "regression":
         scores = [float(example.label) for example in corpus.training if isinstance(example, Labelled)]
-        numbers = torch.tensor(scores, dtype=torch.double)  # in float32, large numbers such as times lose precision
+        numbers = torch.tensor(scores, dtype=torch.double)  # float32 is too inexact for large numbers such as times
         model.scale.copy_(torch.stack([numbers.mean(), numbers.std(correction=0).clamp(min=1e-6)]))
     card = make_card(corpus, training, tokenizer, recipe.data)
     return RunContext(

@@ -161,7 +161,7 @@ def load_aligner(
     say: Say = say_nothing,
     translator: Translator | None = None,
 ) -> Aligner:
-    """Load a translation run for word alignment, unless it is loaded already (`translator`).
+    """Load a translation run for word alignment, or use `translator` if the run has already been loaded.
 
     The attention head is chosen once, on the files at `paths` or, without paths, on the run's held-out pairs. It is
     saved in alignment.json.

@@ -31,8 +31,8 @@ from penwright.workflows.load import best_precision, load_embedder, open_run
 CHUNK = 512  # number of lines to embed at once
 MOST_LINES = 2_000_000
 MOST_COMPARED = 50_000  # maximum number of lines to compare with each other
-FORMAT = 1  # raise this number whenever vectors are computed or stored differently
-# The files of an index, in a folder of the cache: the vectors, and on each line the hash of a vector's line of text.
+FORMAT = 1  # increment this number whenever vectors are computed or stored differently
+# The files of an index, in a folder of the cache: the vectors, and the hash of each line of text, one per line.
 VECTORS, HASHES = "vectors.npy", "hashes.txt"
 
 
@@ -52,7 +52,7 @@ class SearchIndex:
     """
 
     def __init__(self, folder: Path, path: str, lines: Sequence[str], device: str = "cpu", say: Say = say_nothing):
-        """Load the model. `path` is the file of the lines. Blank lines are left out."""
+        """Load the model. `path` is the file that the lines come from. Blank lines are left out."""
         self.opened, self.say = open_run(folder), say
         self.embedder = load_embedder(self.opened, device, "search")
         self.precision = best_precision(self.opened.run, usable_device(device)) or "float32"
@@ -151,7 +151,7 @@ def _rows(folder: Path, width: int) -> Iterator[tuple[str, NDArray[np.float32]]]
         hashes = read_bytes(folder / HASHES).decode("ascii").split("\n")
         vectors = _kept(folder / VECTORS, (len(hashes), width))
         if vectors is not None:
-            yield from zip(hashes, np.asarray(vectors), strict=True)  # rows of a memmap are slow to make
+            yield from zip(hashes, np.asarray(vectors), strict=True)  # indexing a memmap row by row is slow
 
 
 def _kept(path: Path, shape: tuple[int, int]) -> NDArray[np.float32] | None:

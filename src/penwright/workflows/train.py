@@ -73,7 +73,7 @@ class _PaceCheck:
         self._first, self._start = 0.0, (0, 0.0)
 
     def __call__(self, trainer: Trainer) -> None:
-        """Compare real and planned throughput every few seconds, in a fraction WATCHED of the budget.
+        """Compare real and planned throughput every few seconds, for a fraction WATCHED of the budget.
 
         Raises _LargerModelFits if a larger model fits into the rest of the budget.
         """
@@ -100,7 +100,7 @@ def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) 
     """Train the prepared run in a new folder. Return the best model of the run, ready to use.
 
     If training is much faster than the plan assumed, it starts again with a larger model. The recipe of the run then
-    contains the rest of the budget, and describes exactly what was trained. A classifier keeps its linear model.
+    contains the rest of the budget, and describes exactly what was trained. The linear classifier is not fitted again.
 
     Raises PenwrightError if the model does not fit in the memory of this machine.
     """

@@ -9,7 +9,7 @@ import { duration, expected, parameters, ROLES, rounded, TASKS } from "./words.j
 /** The choices of the planner that training keeps, so that it trains the model that is shown. */
 const KEPT = ["tokenizer.type", "tokenizer.vocab_size", "model.size", "model.n_layers"];
 
-/** The roles that several columns can have: texts are joined, and labels are columns of 0 and 1. */
+/** Roles for which several columns can be chosen: texts are joined, and each label has its own column of 0 and 1. */
 const SEVERAL = ["text", "label"];
 
 /**
