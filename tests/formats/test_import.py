@@ -5,6 +5,7 @@ import shutil
 import string
 import struct
 import unicodedata
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,18 +18,18 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 import penwright
 from penwright import devices
 from penwright.cli.generate import chat
-from penwright.config import Table, merge
+from penwright.config import DataSettings, Table, merge
 from penwright.errors import PenwrightError, UsageError
 from penwright.formats import pretrained
 from penwright.formats.gguf_import import GGUFFile
 from penwright.formats.gguf_tokenizer import read_tokenizer as read_gguf_tokenizer
-from penwright.formats.huggingface import read_huggingface
+from penwright.formats.huggingface import model_from_huggingface, read_huggingface
 from penwright.formats.huggingface_tokenizer import read_tokenizer
 from penwright.generation.generator import Generator
 from penwright.languages import Languages
 from penwright.losses import summed_loss
 from penwright.run.provenance import corpus_record
-from penwright.tasks import TASKS, RunContext, generation
+from penwright.tasks import TASKS, RunContext, generation, make_card
 from penwright.tasks.generation import FEW_TOKENS, SAMPLE_TOKENS  # before tests make them smaller
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.chat_template import ChatTemplate, Message, encode_pieces
@@ -513,6 +514,18 @@ def test_xlm_r_classifies_as_transformers(tmp_path: Path) -> None:
     with torch.no_grad():
         expected = theirs(torch.tensor([library.encode("Der Hund sitzt.").ids])).logits[0].softmax(-1).tolist()
     assert found.scores == pytest.approx({f"LABEL_{n}": p for n, p in enumerate(expected)}, abs=1e-4)
+
+
+def test_leftover_heads_of_classifiers_are_ignored() -> None:
+    sizes = {"vocab_size": 40, "max_position_embeddings": 66}
+    roberta = transformers.RobertaForSequenceClassification(transformers.RobertaConfig(**SMALL, **sizes))
+    bert = transformers.BertForSequenceClassification(BERT)
+    for theirs, leftover in ((roberta, ["roberta.pooler.dense.weight", "lm_head.bias"]), (bert, ["cls.seq.weight"])):
+        config = {**theirs.config.to_dict(), "architectures": [type(theirs).__name__]}
+        ours = model_from_huggingface(config, {**theirs.state_dict(), **dict.fromkeys(leftover, torch.ones(3))})
+        ids = torch.arange(5, 11)[None]
+        with torch.no_grad():
+            torch.testing.assert_close(ours(ids, ids > 0), theirs.eval()(ids).logits, atol=1e-4, rtol=1e-4)
 
 
 def test_xlm_r_needs_a_tokenizer_json(tmp_path: Path) -> None:
@@ -1086,6 +1099,21 @@ def test_translator_training_loss_equals_transformers(m2m100: Path, tmp_path: Pa
     assert found == pytest.approx(expected, rel=1e-4)
 
 
+def test_fine_tuned_translator_keeps_the_reach_and_the_languages_of_its_base(
+    marian: Path, m2m100: Path, tmp_path: Path
+) -> None:
+    data = write_pairs(tmp_path).rename(tmp_path / "pairs.tsv")
+    data.write_text("".join(f"a{n}\tb{n}\n" for n in range(60)), encoding="utf-8")
+    for folder, languages in ((marian, None), (m2m100, ("en", "de"))):
+        base = tmp_path / f"base-{folder.name}"
+        ours = penwright.import_model(folder, base, languages=languages)
+        context = training_context(data, base, task="translate")
+        assert context.card.languages == languages
+        assert context.application.reach == ours.reach == TRANSLATOR["max_position_embeddings"]
+        card = replace(context.card, max_source_tokens=40)  # of a base that was trained on sources of 40 tokens
+        assert make_card(context.corpus, context.training, context.tokenizer, DataSettings(), card) == card
+
+
 def test_imported_translator_is_fine_tuned_and_exported(marian: Path, tmp_path: Path) -> None:
     (marian / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n", encoding="utf-8")
     data, base = write_pairs(tmp_path), tmp_path / "base"
@@ -1097,7 +1125,7 @@ def test_imported_translator_is_fine_tuned_and_exported(marian: Path, tmp_path: 
     assert record.imported == corpus_record(open_run(base).run).imported
     assert not record.is_untrained
     assert penwright.evaluate(tmp_path / "run", quiet=True)
-    penwright.resume(tmp_path / "run", steps=2, quiet=True)
+    assert penwright.resume(tmp_path / "run", steps=2, quiet=True).reach == open_run(base).recipe.model.context_length
     for to in ("huggingface", "penwright"):
         penwright.export(tmp_path / "run", to, tmp_path / to)
     card = (tmp_path / "huggingface" / "README.md").read_text(encoding="utf-8")

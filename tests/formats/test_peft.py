@@ -111,6 +111,8 @@ def test_adapters_of_an_encoder_and_a_translator_are_read(
         ({"model.layers.0.self_attn.q_proj.lora_B.bias": (32,)}, {}, r"q_proj\.lora_B\.bias"),
         ({"model.layers.0.self_attn.q_proj.lora_A.weight": (RANK, 33)}, {}, r"does not fit .*q_proj\.lora_A\.weight"),
         ({"model.layers.0.self_attn.q_proj.lora_B.weight": ()}, {}, r"does not fit .*q_proj\.lora_B\.weight"),
+        ({"model.layers.0.self_attn.q_proj.lora_A.weight": (RANK, 32)}, {}, r"lacks decoder.*query\.lora_B"),
+        ({}, {"alora_invocation_tokens": [1], "layer_replication": [[0, 1]]}, "alora_invocation_tokens, layer_repl"),
         ({}, {"lora_bias": True, "init_lora_weights": "pissa"}, "unsupported settings: lora_bias, init_lora_weights"),
     ],
 )
@@ -141,6 +143,19 @@ def test_pickled_adapter_is_refused_unopened(random_model, bpe: Tokenizer, tmp_p
     (tmp_path / "adapter_model.safetensors").rename(tmp_path / "adapter_model.bin")
     with pytest.raises(PenwrightError, match=r"only adapter_model\.bin\. Only safetensors .*model\.save_pretrained"):
         load_adapter(tmp_path, random_model("generate", bpe), bpe, "")
+
+
+@pytest.mark.parametrize(
+    "source", ["hub:own/small", "models/Small", "cache/models--own--small/snapshots/1", "small.Q8_0.gguf"]
+)
+def test_adapter_that_names_another_base_is_warned_of(source: str, random_model, bpe, tmp_path: Path, recwarn) -> None:
+    module = "model.layers.0.self_attn.q_proj"
+    tensors = {f"{module}.lora_A.weight": torch.ones(RANK, 32), f"{module}.lora_B.weight": torch.ones(32, RANK)}
+    write_adapter(tmp_path, tensors, base_model_name_or_path="own/small")
+    load_adapter(tmp_path, random_model("generate", bpe), bpe, "", (), source)
+    assert not recwarn
+    with pytest.warns(PenwrightWarning, match=r"was trained on own/small, and .* imported from hub:own/small-chat"):
+        load_adapter(tmp_path, random_model("generate", bpe), bpe, "", (), "hub:own/small-chat")
 
 
 def random_adapter(model: Model) -> Adapter:

@@ -1,6 +1,7 @@
 """LoRA adapters in PEFT's format: adapter_config.json and adapter_model.safetensors."""
 
 import json
+import re
 from collections.abc import Mapping
 from math import sqrt
 from pathlib import Path
@@ -19,7 +20,7 @@ from penwright.formats.architectures import Architecture
 from penwright.formats.huggingface import tensor_sources
 from penwright.formats.huggingface_export import architecture_for, folded
 from penwright.formats.huggingface_files import ADAPTER_CONFIG
-from penwright.formats.pretrained import LEAST_NAMED
+from penwright.formats.pretrained import LEAST_NAMED, listed
 from penwright.model import HEAD, Model
 from penwright.model.lora import A, B, adapted_layers
 from penwright.model.weights import FITTED, VOCABULARY
@@ -62,14 +63,18 @@ class AdapterConfig(BaseModel):
     init_lora_weights: bool | str = True
     rank_pattern: dict[str, int] | None = None
     alpha_pattern: dict[str, float] | None = None
+    alora_invocation_tokens: list[int] | None = None
+    layer_replication: list[tuple[int, int]] | None = None
+    base_model_name_or_path: str | None = None
 
     @property
     def unsupported(self) -> list[str]:
         """The keys whose values Penwright does not support."""
         wanted = {"peft_type": self.peft_type == "LORA", "bias": self.bias == "none", "use_dora": not self.use_dora}
         wanted |= {"lora_bias": not self.lora_bias, "init_lora_weights": self.init_lora_weights in KEEP_BASE}
-        patterns = {"rank_pattern": not self.rank_pattern, "alpha_pattern": not self.alpha_pattern}
-        return [name for name, is_fine in {**wanted, **patterns}.items() if not is_fine]
+        others = ("rank_pattern", "alpha_pattern", "alora_invocation_tokens", "layer_replication")
+        wanted |= {name: not getattr(self, name) for name in others}
+        return [name for name, is_fine in wanted.items() if not is_fine]
 
 
 def save_adapter(
@@ -119,15 +124,26 @@ def _endings(layers: set[str], others: set[str]) -> list[str]:
     return sorted(layers if any(other.rpartition(".")[2] in endings for other in others) else endings)
 
 
-def load_adapter(folder: Path, model: Model, tokenizer: Tokenizer, base_sha256: str, labels: Labels = ()) -> Adapter:
+def load_adapter(
+    folder: Path,
+    model: Model,
+    tokenizer: Tokenizer,
+    base_sha256: str,
+    labels: Labels = (),
+    imported_from: str | None = None,
+) -> Adapter:
     """Read an adapter of this model; `base_sha256` is the checksum of the model's weights.
 
-    Raises PenwrightError if the adapter is damaged, of an unsupported type, or made for different weights.
+    `imported_from` is the source that the model was imported from. If the adapter names a different base, this is a
+    warning, since a folder or file may have any name. Raises PenwrightError if the adapter is damaged, of an
+    unsupported type, or made for different weights.
     """
     config = _read_config(folder)
     metadata, tensors = _read_tensors(folder / ADAPTER)
     recorded = metadata.get(BASE) or None
-    if recorded not in (None, base_sha256):
+    if recorded is None and config.base_model_name_or_path and imported_from:
+        _compare_names(folder, config.base_model_name_or_path, imported_from)
+    elif recorded not in (None, base_sha256):
         raise PenwrightError(
             f"{folder} was trained on a different base model, whose weights have a checksum that begins with "
             f"{recorded[:12]}. Choose that model"
@@ -142,11 +158,14 @@ def load_adapter(folder: Path, model: Model, tokenizer: Tokenizer, base_sha256: 
         name = whole_name.removeprefix(PREFIX)
         fitted = _fitted(tensor, tokenizer.vocab_size) if name in tables else tensor
         renamed |= _renamed(name, fitted, modules, shapes, folder)
-    targets = sorted({name.split(".")[-2] for name in renamed if name.endswith((A, B))})
-    if not targets:
+    layers = {name.rpartition(".")[0] for name in renamed if name.endswith((A, B))}
+    if not layers:
         raise PenwrightError(
             f"{folder / ADAPTER} adapts no layer of the model. Train it with linear layers as target_modules"
         )
+    if missing := sorted({f"{layer}.{factor}" for layer in layers for factor in (A, B)} - renamed.keys()):
+        raise PenwrightError(f"{folder / ADAPTER} is incomplete: it lacks {listed(missing)}. Download it again")
+    targets = sorted({layer.rpartition(".")[2] for layer in layers})
     alpha = config.lora_alpha * (sqrt(config.r) if config.use_rslora else 1.0)
     settings = validate(LoraSettings, {"rank": config.r, "alpha": alpha, "targets": targets}, str(folder / CONFIG))
     adapted = [f"{name}.{factor}" for name in adapted_layers(model, settings) for factor in (A, B)]
@@ -155,6 +174,19 @@ def load_adapter(folder: Path, model: Model, tokenizer: Tokenizer, base_sha256: 
         neutral = {"log_prior": torch.zeros_like(renamed["output.bias"]), "scale": torch.tensor([0.0, 1.0])}
         others |= {name: value for name, value in neutral.items() if name in shapes}
     return Adapter(settings, {**others, **renamed}, recorded)
+
+
+def _compare_names(folder: Path, base: str, source: str) -> None:
+    """Warn if the source of an imported model does not have the name of the adapter's base."""
+    name, parts = base.rstrip("/").rpartition("/")[2].casefold(), re.split("/|--|@", source.casefold())
+    is_gguf = parts[-1].startswith(name) and parts[-1].endswith(".gguf")  # the name goes on with the precision
+    if name not in parts and not is_gguf:
+        warn(
+            f"{folder} was trained on {base}, and this model was imported from {source}. If these are different "
+            "models, the adapter makes this one worse",
+            PenwrightWarning,
+            stacklevel=3,
+        )
 
 
 def _their_names(architecture: Architecture | None, model: Model, adapter: Adapter) -> dict[str, str]:

@@ -81,12 +81,21 @@ class RunContext:
         return make_application(self.model, self.tokenizer, self.recipe, self.card, self.whole_linear or self.linear)
 
 
-def make_card(corpus: AnyCorpus, training: TokenStore, tokenizer: Tokenizer, data: DataSettings) -> ModelCard:
-    """Make a model card from the corpus, the token store, the tokenizer and the data settings."""
+def make_card(
+    corpus: AnyCorpus, training: TokenStore, tokenizer: Tokenizer, data: DataSettings, base: ModelCard | None = None
+) -> ModelCard:
+    """Make a model card from the corpus, the token store, the tokenizer and the data settings.
+
+    A fine-tuned translator still translates sources as long as its base does, and keeps its languages unless the corpus
+    names others.
+    """
     pairs = (each for each in islice(corpus.training, FIRST) if isinstance(each, Pair))
     languages = languages_between(corpus.names) or checked_languages(requested_languages(data), pairs)
     sources = training.columns.get("source")
     longest = None if sources is None else int(sources.lengths.max()) + len(tokenizer.source(()))
+    if base is not None and longest is not None:
+        longest = base.max_source_tokens and max(longest, base.max_source_tokens)
+        languages = languages or base.languages
     counts = tuple(corpus.label_counts.values())
     return ModelCard(corpus.labels, longest, languages, corpus.new_terms, counts)
 

@@ -69,7 +69,9 @@ def export(
         return
     model = run.model()
     if adapter is not None:
-        adapter_weights = load_adapter(adapter, model, run.tokenizer, run.best.weights_sha256, run.card.labels)
+        origin, labels = corpus_record(run.run).imported, run.card.labels
+        source = origin.source if origin else None
+        adapter_weights = load_adapter(adapter, model, run.tokenizer, run.best.weights_sha256, labels, source)
         load_weights(model, merged(run.weights(), adapter_weights.tensors, adapter_weights.settings), str(adapter))
     if to == "penwright":
         with new_folder(output) as unfinished:

@@ -29,7 +29,7 @@ from penwright.training.observers import Observer, notify
 from penwright.training.trainer import Trainer
 from penwright.workflows.evaluate import is_trained_on
 from penwright.workflows.finetune import start_from_base, with_old_text
-from penwright.workflows.load import load
+from penwright.workflows.load import load, open_base
 
 FILES_OF_RANKS = (TOKENIZER, CORPUS)  # files of the run folder that rank 0 sends to the other ranks
 
@@ -58,7 +58,8 @@ def make_context(
         scores = [float(example.label) for example in corpus.training if isinstance(example, Labelled)]
         numbers = torch.tensor(scores, dtype=torch.double)  # float32 is too inexact for large numbers such as times
         model.scale.copy_(torch.stack([numbers.mean(), numbers.std(correction=0).clamp(min=1e-6)]))
-    card = make_card(corpus, training, tokenizer, recipe.data)
+    base = open_base(recipe).card if recipe.finetuning and is_new else None
+    card = make_card(corpus, training, tokenizer, recipe.data, base)
     return RunContext(
         recipe, corpus, tokenizer, training, held_out, model.to(device), device, card, has_new_head=has_new_head
     )

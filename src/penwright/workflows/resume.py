@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from tempfile import TemporaryDirectory
@@ -130,7 +131,10 @@ def _reopen_text(
     tokenizer = Tokenizer.load(run.tokenizer_path)
     if checkpoint:
         require_shapes(checkpoint, recipe, tokenizer.vocab_size, len(corpus.labels))
-    return make_context(recipe, corpus, tokenizer, machine.device, is_new=is_new)
+    context = make_context(recipe, corpus, tokenizer, machine.device, is_new=is_new)
+    card = corpus_record(run).card  # its limit and its languages may be those of the base
+    card = replace(context.card, max_source_tokens=card.max_source_tokens, languages=card.languages)
+    return replace(context, card=card)
 
 
 def follow() -> bool:

@@ -139,6 +139,7 @@ BERT = Architecture(
     defaults=_DEFAULTS,
     prepare=_reading("bert."),
     restore=_writing("bert."),
+    ignored=("cls.",),
 )
 BERT_ENCODER = _without_head(BERT, "bert.", _modules("bert.", "encoder.layer", _LAYER, (_POOLER,)))
 ROBERTA = replace(
@@ -154,6 +155,7 @@ ROBERTA = replace(
     prepare=_reading("roberta.", 2),
     restore=_writing("roberta.", 2),
     offset=2,
+    ignored=("roberta.pooler.", "lm_head."),
 )
 ROBERTA_ENCODER = _without_head(
     ROBERTA, "roberta.", _modules("roberta.", "encoder.layer", _LAYER, (rename("roberta.pooler.dense", "pooler"),))
@@ -178,6 +180,7 @@ DISTILBERT = Architecture(
     supported={"sinusoidal_pos_embds": (False,)},
     defaults={"dropout": 0.1, "attention_dropout": 0.1},
     prepare=_reading("distilbert.", types=False),
+    ignored=("vocab_",),
 )
 DISTILBERT_ENCODER = replace(
     _without_head(DISTILBERT, "distilbert.", _modules("distilbert.", "transformer.layer", _DISTILBERT_LAYER, ())),
