@@ -162,16 +162,19 @@ def export(
     return Path(output)
 
 
-def import_model(source: AnyPath, run: AnyPath, *, languages: tuple[str, str] | None = None) -> "Application":
+def import_model(
+    source: AnyPath, run: AnyPath, *, languages: tuple[str, str] | None = None, pairs: bool = False
+) -> "Application":
     """Convert a model from another project into a run, and return it ready to use.
 
-    `source` is a folder in the layout of the Hugging Face Hub, `hub:NAME` or a GGUF file. A model for many languages
-    needs `languages` (source, target).
+    `source` is a folder in the layout of the Hugging Face Hub, `hub:NAME`, `hub:NAME@REVISION` or a GGUF file. A model
+    for many languages needs `languages` (source, target). With `pairs`, a classifier reads pairs of texts. That is the
+    default for cross-encoders of sentence-transformers, and for models with the label "entailment".
     """
     from penwright.languages import Languages
     from penwright.workflows.import_model import import_model
 
-    return import_model(str(source), Path(run), Languages(*languages) if languages else None)
+    return import_model(str(source), Path(run), Languages(*languages) if languages else None, pairs=pairs)
 
 
 def optimize(run: AnyPath, *, precision: "Precision | None" = None, quiet: bool = False) -> "Mapping[Precision, float]":

@@ -86,12 +86,12 @@ def test_stored_tokens_of_a_pair_equal_the_classifiers() -> None:
     assert tokens == [*tokenizer.encode("a man"), tokenizer.end_id, *tokenizer.encode("a dog </s>")]
 
 
-@given(st.integers(0, 12), st.integers(0, 12), st.integers(1, 20))
-def test_too_long_pair_is_truncated_at_its_longer_text(n_first: int, n_second: int, room: int) -> None:
+@given(st.integers(0, 12), st.integers(0, 12), st.integers(2, 20), st.integers(1, 2))
+def test_too_long_pair_is_truncated_at_its_longer_text(n_first: int, n_second: int, room: int, n_ends: int) -> None:
     first, second = list(range(10, 10 + n_first)), list(range(30, 30 + n_second))
-    cut = cut_pair([*first, END, *second], END, room)
-    assert len(cut) == min(room, n_first + 1 + n_second)
-    one, other = cut[: cut.index(END)], cut[cut.index(END) + 1 :]
+    cut = cut_pair([*first, *[END] * n_ends, *second], END, room)
+    assert len(cut) == min(room, n_first + n_ends + n_second) and cut.count(END) == n_ends
+    one, other = cut[: cut.index(END)], cut[cut.index(END) + n_ends :]
     assert one == first[: len(one)] and other == second[: len(other)]
     if len(one) < n_first and len(other) < n_second:
         assert abs(len(one) - len(other)) <= 1

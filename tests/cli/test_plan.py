@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 
 from penwright.cli import plan, train
+from penwright.cli.plan_report import plan_in_words
 from penwright.config import Recipe, Table, TokenizerSettings, merge, validate, write_toml
 from penwright.data.labelled import open_labelled
 from penwright.run.folder import Run
 from penwright.workflows.finetune import has_few_labels
+from penwright.workflows.plan import prepare
 
 from .conftest import QUICK, Command
 
@@ -71,8 +73,16 @@ def test_too_large_model_is_planned_but_not_trained(penwright: Command, corpora:
     options = [corpora / "novel.txt", "--size", "llama3-8b", "--minutes", 60]
     done = penwright("plan", *options)
     assert done.returncode == 0 and "too large: the model does not fit in the memory of this machine" in done.stdout
+    assert "Choose a smaller --size" in done.stdout
     refused = penwright("train", *options, "--run", tmp_path / "run")
     assert refused.returncode == 1 and "training needs about" in refused.stderr and not (tmp_path / "run").exists()
+
+
+def test_too_large_base_advises_adapters(runs: Path, corpora: Path, monkeypatch) -> None:
+    monkeypatch.setattr("penwright.workflows.plan.available_memory", lambda: 0)
+    settings = {"data": {"train": [str(corpora / "novel.txt")]}, "training": {"steps": 1, "device": "cpu"}}
+    prepared = prepare(settings | {"finetuning": {"base": str(runs / "writer")}})
+    assert any("too large" in line and "Train adapters (--lora 8)" in line for line in plan_in_words(prepared))
 
 
 def test_plan_without_a_forecast_says_so(penwright: Command, corpora: Path, tmp_path: Path) -> None:

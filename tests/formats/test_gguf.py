@@ -115,6 +115,10 @@ def test_llama_cpp_tokenizes_as_we_do(log_probs, random_model, bpe, awkward, tmp
         ({"output_bias": True}, "model.output_bias = True"),
         ({"embedding_norm": True}, "model.embedding_norm = True"),
         ({"window": 4}, "model.window = 4"),
+        (
+            {"positions": {"type": "rotary", "scaling": {"factor": 2.0, "original_context": 9, "yarn": True}}},
+            "scaling =",
+        ),
     ],
 )
 def test_unsupported_settings_are_refused_by_name(changes, named, random_model, bpe, tmp_path):

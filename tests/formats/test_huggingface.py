@@ -31,6 +31,8 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 16,
 }
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}
+MSCALE = {"mscale": 0.7, "mscale_all_dim": 0.4, "beta_slow": 0.5}
 TRANSLATOR = WRITER | {
     "d_model": 32,
     "encoder_layers": 3,
@@ -95,6 +97,16 @@ WRITERS = {
     "mistral": lambda: transformers.MistralForCausalLM(transformers.MistralConfig(**LLAMA, sliding_window=4)),
     "mistral-whole": lambda: transformers.MistralForCausalLM(transformers.MistralConfig(**LLAMA, sliding_window=None)),
     "qwen2": lambda: transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**LLAMA)),
+    "qwen2-yarn": lambda: transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**LLAMA, rope_parameters=YARN)),
+    "llama-yarn": lambda: transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
+            **{**LLAMA, "max_position_embeddings": 16},
+            rope_parameters={"rope_type": "yarn", "rope_theta": 8.0, "factor": 2.0, "beta_fast": 3.0, **MSCALE},
+        )
+    ),
+    "qwen2-unused-window": lambda: transformers.Qwen2ForCausalLM(
+        transformers.Qwen2Config(**LLAMA, use_sliding_window=True, sliding_window=4, max_window_layers=2)
+    ),
     "qwen3-tied": lambda: transformers.Qwen3ForCausalLM(
         transformers.Qwen3Config(**LLAMA, head_dim=8, tie_word_embeddings=True)
     ),
@@ -286,7 +298,9 @@ def test_missing_head_settings_have_their_defaults() -> None:
     [
         ({"architectures": ["MambaForCausalLM"]}, "MambaForCausalLM"),
         ({"hidden_act": "relu"}, "hidden_act = 'relu'"),
-        ({"rope_scaling": {"type": "yarn", "factor": 2.0}}, "rope_type = 'yarn'"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_type = 'dynamic'"),
+        ({"rope_scaling": {"type": "yarn", "factor": 2.0, "truncate": False}}, "rope_scaling = .*'truncate': False"),
+        ({"rope_scaling": {"type": "yarn", "factor": None}}, "rope_scaling = .*'factor': None"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 2.0}}, "has no low_freq_factor"),
         ({"rope_scaling": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor = 0.5"),
         ({"attention_bias": True}, "attention_bias = True and mlp_bias = False"),

@@ -15,6 +15,7 @@ from penwright.formats.huggingface_export import save_huggingface
 from penwright.tokenizers import Tokenizer
 
 GPT2 = {"positions": {"type": "learned"}, "norm": {"type": "layer"}, "bias": True}
+YARN = {"yarn": True, "factor": 4.0, "original_context": 16, "high_freq_factor": 3.0, "attention_factor": 1.14}
 VARIANTS: dict[str, Table] = {
     "llama": {},
     "llama-untied": {"tie_embeddings": "none"},
@@ -23,6 +24,8 @@ VARIANTS: dict[str, Table] = {
     "qwen3": {"qk_norm": True, "norm": {"type": "rms", "eps": 0.01}},
     "llama-3": {"positions": {"type": "rotary", "scaling": {"factor": 8.0, "original_context": 16}}},
     "llama-linear": {"positions": {"type": "rotary", "scaling": {"factor": 2.0}}},
+    "llama-yarn": {"positions": {"type": "rotary", "base": 8.0, "scaling": YARN}},
+    "qwen2-yarn": {"qkv_bias": True, "positions": {"type": "rotary", "scaling": YARN}},
     "mistral": {"window": 5},
     "qwen2": {"qkv_bias": True},
     "gpt2": GPT2 | {"feed_forward": "gelu_tanh"},

@@ -18,7 +18,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 import penwright
 from penwright import devices
 from penwright.cli.generate import chat
-from penwright.config import DataSettings, Table, merge
+from penwright.config import DataSettings, DecodingSettings, Table, merge
 from penwright.errors import PenwrightError, UsageError
 from penwright.formats import pretrained
 from penwright.formats.gguf_import import GGUFFile
@@ -28,6 +28,7 @@ from penwright.formats.huggingface_tokenizer import read_tokenizer
 from penwright.generation.generator import Generator
 from penwright.languages import Languages
 from penwright.losses import summed_loss
+from penwright.run.folder import Run
 from penwright.run.provenance import corpus_record
 from penwright.tasks import TASKS, RunContext, generation, make_card
 from penwright.tasks.generation import FEW_TOKENS, SAMPLE_TOKENS  # before tests make them smaller
@@ -36,9 +37,10 @@ from penwright.tokenizers.chat_template import ChatTemplate, Message, encode_pie
 from penwright.tokenizers.foreign import ForeignTokenizer
 from penwright.tokenizers.markup import Markup
 from penwright.tokenizers.vocabulary import trimmed
+from penwright.training.auto.machine import choose_machine
 from penwright.workflows.import_model import import_model, with_imported_base
 from penwright.workflows.load import load, open_run
-from penwright.workflows.make_trainer import make_context
+from penwright.workflows.make_trainer import make_context, make_trainer, skipped_text
 from penwright.workflows.plan import prepare
 
 from ..tokenizers.test_chat_template import LLAMA_2, ZEPHYR
@@ -179,7 +181,7 @@ def assert_import_is_refused(source: Path, tmp_path: Path, message: str) -> None
 def test_pickled_weights_are_refused_unopened(llama: Path, tmp_path: Path) -> None:
     (llama / "model.safetensors").unlink()
     (llama / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'touch executed'\ntR.")
-    message = r"no model\.safetensors\. The folder has only pytorch_model\.bin.*safe_serialization=True"
+    message = r"no model\.safetensors\. The folder has only pytorch_model\.bin\..*save_pretrained.*NAME@refs/pr/NUMBER"
     assert_import_is_refused(llama, tmp_path, message)
     assert not Path("executed").exists()
 
@@ -246,7 +248,7 @@ def test_model_larger_than_the_memory_of_the_container_is_not_read(llama: Path, 
     [
         ({"num_hidden_layers": 10**9}, "1,000,000,000 layers"),
         ({"hidden_size": 2**40}, "config.json|cannot be built|memory"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}, "rope_parameters": None}, "rope_type = 'yarn'"),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}, "rope_parameters": None}, "rope_type = 'dynamic'"),
         ({"architectures": ["MambaForCausalLM"]}, "MambaForCausalLM"),
         ({"quantization_config": {"quant_method": "awq", "bits": 4}}, "quantization_config .*'awq'"),
     ],
@@ -260,7 +262,7 @@ def test_imported_weights_are_freed_before_the_run_is_loaded(llama: Path, tmp_pa
     imported, held = [], []
     monkeypatch.setattr(
         "penwright.workflows.import_model.read_huggingface",
-        lambda *options: imported.append(read_huggingface(*options)) or imported[0],
+        lambda *options, **more: imported.append(read_huggingface(*options, **more)) or imported[0],
     )
     monkeypatch.setattr(
         "penwright.workflows.import_model.load", lambda run: held.append(len(imported[0].weights)) or load(run)
@@ -288,6 +290,28 @@ def test_hub_download_without_a_network_is_refused(tmp_path: Path, monkeypatch) 
         penwright.import_model("hub:some/model", tmp_path / "run")
 
 
+def test_hub_download_of_a_revision_has_each_file_once(llama: Path, tmp_path: Path, monkeypatch) -> None:
+    hub, calls = pytest.importorskip("huggingface_hub"), []
+    files = ["model.safetensors", "model-00001-of-00002.safetensors", "penwright-tokenizer.json", "config.json"]
+    duplicates = [
+        "consolidated.safetensors",
+        "onnx/model.safetensors",
+        "adapter_model.safetensors",
+        "pytorch_model.bin",
+    ]
+
+    def snapshot(name: str, *, revision: str | None, allow_patterns: list[str]) -> str:
+        calls.append((name, revision))
+        assert list(hub.utils.filter_repo_objects([*files, *duplicates], allow_patterns=allow_patterns)) == files
+        return str(llama)
+
+    monkeypatch.setattr(hub, "snapshot_download", snapshot)
+    given = {"finetuning": {"base": "hub:own/small@refs/pr/3"}}
+    assert with_imported_base(given, tmp_path / "run")["finetuning"]["base"] == str(tmp_path / "small")
+    penwright.import_model("hub:own/small", tmp_path / "again")
+    assert calls == [("own/small", "refs/pr/3"), ("own/small", None)]
+
+
 def test_adapter_is_not_imported_as_a_model(tmp_path: Path) -> None:
     (tmp_path / "adapter").mkdir()
     write(tmp_path / "adapter/adapter_config.json", {"peft_type": "LORA"})
@@ -308,6 +332,39 @@ def test_adapter_beside_a_model_is_pointed_out(llama: Path, tmp_path: Path) -> N
 
 def test_missing_source_is_refused(tmp_path: Path) -> None:
     assert_import_is_refused(tmp_path / "nothing", tmp_path, "there is no .*nothing")
+
+
+def test_recommended_decoding_settings_are_imported_and_exported(llama: Path, marian: Path, tmp_path: Path) -> None:
+    given = {"do_sample": True, "temperature": 0.6, "top_k": 20, "repetition_penalty": 1.05, "no_repeat_ngram_size": 3}
+    messages: list[str] = []
+    write(llama / "generation_config.json", given)
+    import_model(str(llama), tmp_path / "run", say=messages.append)
+    decoding = open_run(tmp_path / "run").recipe.decoding
+    assert (decoding.temperature, decoding.top_k, decoding.repetition_penalty) == (0.6, 20, 1.05)
+    assert decoding.no_repeat_ngram == 3 and "temperature = 0.6, top_k = 20" in messages[0]
+    penwright.export(tmp_path / "run", "huggingface", tmp_path / "out")
+    exported = transformers.GenerationConfig.from_pretrained(tmp_path / "out").to_diff_dict()
+    assert given.items() <= exported.items()
+
+    write(llama / "generation_config.json", {"do_sample": False, "temperature": 0.6, "repetition_penalty": 1.1})
+    import_model(str(llama), tmp_path / "greedy")
+    decoding = open_run(tmp_path / "greedy").recipe.decoding
+    assert (decoding.temperature, decoding.repetition_penalty) == (DecodingSettings().temperature, 1.1)
+    write(llama / "generation_config.json", {"temperature": -1.0})
+    import_model(str(llama), tmp_path / "invalid", say=messages.append)
+    assert open_run(tmp_path / "invalid").recipe.decoding == DecodingSettings()
+    assert "the decoding settings of the model are left out: generation_config.json" in messages[-1]
+
+    write(marian / "generation_config.json", {"num_beams": 6, "length_penalty": 0.8, "temperature": 0.5})
+    ours = penwright.import_model(marian, tmp_path / "opus")
+    assert (ours.defaults.beam_size, ours.defaults.length_penalty) == (6, 0.8)
+    assert ours.defaults.temperature == DecodingSettings().temperature
+    penwright.export(tmp_path / "opus", "huggingface", tmp_path / "opus-out")
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "opus-out")
+    tokenizer, generation = transformers.MarianTokenizer.from_pretrained(marian), theirs.generation_config
+    assert (generation.num_beams, generation.length_penalty) == (6, 0.8)
+    assert generation.decoder_start_token_id == tokenizer.pad_token_id
+    assert_same_translations(ours, tmp_path / "opus-out", tokenizer, {})
 
 
 def test_vocab_txt_tokenizes_as_transformers(tmp_path: Path) -> None:
@@ -493,7 +550,9 @@ def test_modules_of_sentence_transformers_are_applied_or_refused(pooling, expect
         assert_import_is_refused(folder, tmp_path, expected)
 
 
-def test_xlm_r_classifies_as_transformers(tmp_path: Path) -> None:
+@pytest.fixture
+def xlm_r(tmp_path: Path) -> tuple[Path, torch.nn.Module, LibraryTokenizer]:
+    """A folder with a tiny XLM-R classifier of pairs, its model and its tokenizer."""
     library = LibraryTokenizer(models.Unigram())
     library.pre_tokenizer, library.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
     special = ["<s>", "<pad>", "</s>", "<unk>"]
@@ -501,7 +560,8 @@ def test_xlm_r_classifies_as_transformers(tmp_path: Path) -> None:
         TEXTS, trainers.UnigramTrainer(vocab_size=120, special_tokens=special, unk_token="<unk>", show_progress=False)
     )
     ends = [("<s>", 0), ("</s>", 2)]
-    library.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=ends)
+    templates = {"single": "<s> $A </s>", "pair": "<s> $A </s> </s> $B </s>"}
+    library.post_processor = processors.TemplateProcessing(**templates, special_tokens=ends)
     sizes = {"vocab_size": library.get_vocab_size(), "max_position_embeddings": 66, "type_vocab_size": 1}
     config = transformers.XLMRobertaConfig(**SMALL, **sizes, pad_token_id=1)
     theirs = transformers.XLMRobertaForSequenceClassification(config)
@@ -509,11 +569,43 @@ def test_xlm_r_classifies_as_transformers(tmp_path: Path) -> None:
     library.save(str(tmp_path / "xlm-r/tokenizer.json"))
     names = {"cls_token": "<s>", "sep_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
     write(tmp_path / "xlm-r/tokenizer_config.json", names)
-    ours = penwright.import_model(tmp_path / "xlm-r", tmp_path / "run")
+    return tmp_path / "xlm-r", theirs, library
+
+
+def test_xlm_r_classifies_as_transformers(xlm_r, tmp_path: Path) -> None:
+    folder, theirs, library = xlm_r
+    ours = penwright.import_model(folder, tmp_path / "run")
     (found,) = ours.classify("Der Hund sitzt.")
     with torch.no_grad():
         expected = theirs(torch.tensor([library.encode("Der Hund sitzt.").ids])).logits[0].softmax(-1).tolist()
     assert found.scores == pytest.approx({f"LABEL_{n}": p for n, p in enumerate(expected)}, abs=1e-4)
+
+
+def test_xlm_r_reads_pairs_as_transformers(xlm_r, tmp_path: Path) -> None:
+    folder, theirs, library = xlm_r
+    long, short = " ".join(TEXTS), "Die Katze."
+    ours = penwright.import_model(folder, tmp_path / "run", pairs=True)
+    library.enable_truncation(64)
+    for first, second in (("Der Hund sitzt.", short), (long, short), (short, long)):
+        (found,) = ours.classify([(first, second)])
+        with torch.no_grad():
+            expected = theirs(torch.tensor([library.encode(first, second).ids])).logits[0].softmax(-1).tolist()
+        assert found.scores == pytest.approx({f"LABEL_{n}": p for n, p in enumerate(expected)}, abs=1e-4)
+    edit(folder / "config.json", id2label={"0": "CONTRADICTION", "1": "ENTAILMENT"})
+    assert penwright.import_model(folder, tmp_path / "nli").reads_pairs
+    messages: list[str] = []
+    edit(folder / "config.json", id2label={"0": "LABEL_0"})
+    tensors = load_file(folder / "model.safetensors")
+    save_file(tensors | {n: tensors[n][:1].clone() for n in tensors if "out_proj" in n}, folder / "model.safetensors")
+    assert not import_model(str(folder), tmp_path / "score", say=messages.append).reads_pairs
+    assert import_model(str(folder), tmp_path / "reranker", say=messages.append, pairs=True).reads_pairs
+    (note,) = messages
+    assert "such as a reranker, add --pairs" in note
+
+
+def test_only_classifiers_read_pairs(llama: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="only classifiers read pairs of texts: leave out --pairs"):
+        import_model(str(llama), tmp_path / "run", pairs=True)
 
 
 def test_leftover_heads_of_classifiers_are_ignored() -> None:
@@ -1180,6 +1272,23 @@ def test_an_imported_writer_is_scored_on_longer_windows_than_it_trains_on(llama:
     context = training_context(write_novel(tmp_path), tmp_path / "base", training={"batch_tokens": 16})
     lengths = [generation.batches(context, store).length for store in (context.training, context.held_out)]
     assert lengths == [16, LLAMA["max_position_embeddings"]]
+
+
+def test_conversations_for_an_imported_writer_are_no_longer_than_a_batch(
+    llama: Path, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr("penwright.tasks.chat.LONGEST_WINDOW", 16)
+    edit(llama / "tokenizer_config.json", chat_template=CHATML)
+    lines = [{"prompt": f"The cat {n}?", "completion": "The mat. " * n} for n in range(40)]
+    (tmp_path / "chat.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in lines), encoding="utf-8")
+    penwright.import_model(llama, tmp_path / "base")
+    for batch_tokens, longest in ((8, 16), (32, 32), (4096, LLAMA["max_position_embeddings"])):
+        context = training_context(tmp_path / "chat.jsonl", tmp_path / "base", training={"batch_tokens": batch_tokens})
+        trainer = make_trainer(context, choose_machine(context.recipe.training), Run(tmp_path))
+        assert max(batch.tokens.shape[1] for batch in trainer.batches.in_order()) == longest
+        (note,) = skipped_text(trainer, context.recipe)
+        assert f"conversations longer than {longest} tokens: only the end is used" in note
+        assert ("training.batch_tokens raises this limit" in note) == (longest < LLAMA["max_position_embeddings"])
 
 
 def test_the_text_of_an_imported_writer_cannot_be_kept(llama: Path, tmp_path: Path) -> None:

@@ -231,6 +231,9 @@ def test_adapters_of_a_pretrained_writer_learn_in_smaller_batches() -> None:
     model = {"d_model": 64, "n_heads": 4, "n_layers": 1}
     plans = [plan_for(NOVELS, **base, **lora, model=model) for lora in ({}, {"lora": {"rank": 16}})]
     assert [plan.recipe.training.batch_tokens for plan in plans] == [1024, 512]
+    chat = NOVELS._replace(task="chat")
+    plans = [plan_for(chat, **table, model=model) for table in (base, base | {"lora": {"rank": 16}}, {})]
+    assert [plan.recipe.training.batch_tokens for plan in plans] == [1024, 512, 4096]
 
 
 def test_missing_budget_becomes_chosen_minutes() -> None:

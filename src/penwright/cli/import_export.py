@@ -13,7 +13,7 @@ def import_model(
     source: Annotated[
         str,
         typer.Argument(
-            help="A folder with config.json and safetensors files, a GGUF file, or hub:NAME.",
+            help="A folder with config.json and safetensors files, a GGUF file, or hub:NAME (hub:NAME@REVISION).",
             metavar="SOURCE",
             show_default=False,
         ),
@@ -26,6 +26,9 @@ def import_model(
     target_language: Annotated[
         str | None, typer.Option("--to", help="Target language of a multilingual model.")
     ] = None,
+    pairs: Annotated[
+        bool, typer.Option("--pairs", help="The classifier reads pairs of texts, such as a query and a passage.")
+    ] = False,
 ) -> None:
     """Make a run from a pretrained model (Hugging Face, GGUF).
 
@@ -38,7 +41,7 @@ def import_model(
     if (source_language is None) != (target_language is None):
         raise UsageError("give both --from and --to, or neither")
     languages = Languages(source_language, target_language) if source_language and target_language else None
-    print(repr(import_model(source, run, languages, print_message)))
+    print(repr(import_model(source, run, languages, print_message, pairs=pairs)))
     print(run)
 
 

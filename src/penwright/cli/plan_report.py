@@ -124,6 +124,7 @@ def _task_and_data(prepared: "Prepared") -> "Iterator[str]":
 def _problems(prepared: "Prepared") -> "Iterator[str]":
     """Yield a warning for each reason why the model may perform poorly, or may not fit in memory."""
     from penwright.workflows.forecast import encoders_beside
+    from penwright.workflows.train import advice_on_memory
 
     plan = prepared.plan
     if plan.minutes_wanted is not None:
@@ -133,7 +134,7 @@ def _problems(prepared: "Prepared") -> "Iterator[str]":
             f"Give --minutes {ceil(10 * plan.minutes_wanted) / 10:g} or more"
         )
     if prepared.is_too_large:
-        yield "too large: the model does not fit in the memory of this machine. Choose a smaller --size"
+        yield f"too large: the model does not fit in the memory of this machine. {advice_on_memory(plan.recipe)}"
     corpus = prepared.corpus
     if prepared.plan.recipe.task == "classify":
         starts = prepared.plan.recipe.finetuning

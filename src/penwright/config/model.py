@@ -28,7 +28,7 @@ class LearnedPositions(Settings):
 
 
 class RotaryScaling(Settings):
-    """Scaling of RoPE frequencies, for contexts longer than in the original training (Llama 3.1)."""
+    """Scaling of RoPE frequencies, for contexts longer than in the original training (Llama 3.1, YaRN)."""
 
     factor: PositiveFloat  # low RoPE frequencies are divided by this
     low_freq_factor: PositiveFloat = (
@@ -40,6 +40,8 @@ class RotaryScaling(Settings):
     original_context: PositiveInt | None = (
         None  # context length before scaling, in tokens; None: all frequencies count as low (linear scaling)
     )
+    yarn: bool = False  # scale as in YaRN (Peng et al. 2023): gradual in the logarithm of the frequency
+    attention_factor: PositiveFloat = 1.0  # YaRN: queries and keys are multiplied by this
 
 
 class RotaryPositions(Settings):

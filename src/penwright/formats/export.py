@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from penwright.config import ChatSettings, ModelSettings
+from penwright.config import ChatSettings, DecodingSettings, ModelSettings
 from penwright.errors import PenwrightError, UsageError
 from penwright.storage import saving
 
@@ -23,6 +23,7 @@ class ModelMetadata(NamedTuple):
     licence: str | None = None
     card: str = ""  # text of README.md: the origin of an imported model
     chat: ChatSettings | None = None  # the chat template, if the model is a chat model
+    decoding: DecodingSettings = DecodingSettings()
     linear: "LinearClassifier | None" = None  # the n-gram classifier that a classifier is mixed with
 
 

@@ -80,7 +80,9 @@ def save_gguf(
         )
     settings = model.settings
     limits = {**LIMITS, "qkv_bias": (None, False) if settings.qk_norm else (None, False, True)}
-    limits |= {"positions.scaling": (None,)} if variant_of(settings) != "llama" else {}
+    scaling = settings.positions.scaling if settings.positions.type == "rotary" else None
+    if variant_of(settings) != "llama" or (scaling and scaling.yarn):  # a tensor of factors cannot scale the attention
+        limits |= {"positions.scaling": (None,)}
     check_limits(settings, limits, "llama.cpp")
     gguf = import_extra("gguf", "gguf", "GGUF files")
     writer = gguf.GGUFWriter(folder / FILE_NAME, variant_of(settings))
@@ -120,7 +122,7 @@ def _rope_factors(settings: ModelSettings) -> Tensor | None:
     assert settings.positions.type == "rotary"
     scaling, base = settings.positions.scaling, settings.positions.base
     frequencies = rotary_frequencies(settings.d_head, base)
-    return None if scaling is None else frequencies / scaled(frequencies, scaling)
+    return None if scaling is None else frequencies / scaled(frequencies, scaling, base)
 
 
 def variant_of(settings: ModelSettings) -> str:

@@ -219,8 +219,9 @@ def _scaling(file: GGUFFile, own: Mapping[str, Any], settings: ModelSettings) ->
     factors, largest = file.tensor(ROPE_FACTORS).float(), file.tensor(ROPE_FACTORS).float().max()
     is_linear = bool((factors == largest).all())
     scaling = RotaryScaling(factor=round(float(largest), 3), original_context=None if is_linear else 8192)
-    frequencies = rotary_frequencies(settings.d_head, settings.positions.base)
-    expected = frequencies / scaled(frequencies, scaling)
+    base = settings.positions.base
+    frequencies = rotary_frequencies(settings.d_head, base)
+    expected = frequencies / scaled(frequencies, scaling, base)
     if factors.shape != frequencies.shape or not torch.allclose(expected, factors, rtol=1e-3):
         raise PenwrightError(f"the tensor {ROPE_FACTORS} differs from that of Llama 3. No other scaling is supported")
     return scaling

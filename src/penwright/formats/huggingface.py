@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from penwright.config import ModelSettings, ProblemType, Table, merge, validate
 from penwright.errors import PenwrightError
-from penwright.formats.architectures import VALUE_NAMES, Architecture, Config
+from penwright.formats.architectures import VALUE_NAMES, Architecture, Config, decoding_in, required
 from penwright.formats.architectures.encoders import ENCODERS, SAME_ENCODERS
+from penwright.formats.architectures.rope import with_flat_rope
 from penwright.formats.architectures.translators import TRANSLATORS
 from penwright.formats.architectures.writers import WRITERS
 from penwright.formats.huggingface_files import (
@@ -30,6 +31,7 @@ from penwright.formats.pretrained import (
     listed,
     outlined,
     read_chat,
+    read_decoding,
     require_all,
 )
 from penwright.formats.sentence_transformers import with_pooling
@@ -50,16 +52,8 @@ REDUNDANT = (
     "model.embed_tokens.weight",
 )
 
-ROPE_KEYS = {  # for each type of RoPE scaling: {transformers key: our key}
-    "linear": {"factor": "factor"},
-    "llama3": {
-        "factor": "factor",
-        "low_freq_factor": "low_freq_factor",
-        "high_freq_factor": "high_freq_factor",
-        "original_max_position_embeddings": "original_context",
-    },
-}
 CROSS_ENCODER = ("sentence_transformers", "sbert_ce_default_activation_function")  # config.json keys of cross-encoders
+NLI_LABELS = {"entailment", "contradiction"}  # labels of classifiers of a premise and a hypothesis
 ARCHITECTURES = WRITERS | TRANSLATORS | ENCODERS  # keyed by the class name in transformers
 
 
@@ -80,20 +74,31 @@ def settings_from_huggingface(config: Config) -> Outline:
             f"config.json: quantization_config (quant_method = {method!r}) is not supported. Import the original, "
             "unquantized model, or a GGUF file of it"
         )
-    config = {**architecture.defaults, **_flat(config)}
+    config = {**architecture.defaults, **with_flat_rope(config)}
+    if not _has_window(config):
+        config = {**config, "use_sliding_window": False}
     for key, values in architecture.supported.items():
         if config.get(key, values[0]) not in values:
             raise PenwrightError(f"config.json: {key} = {config[key]!r} is not supported, only {listed(values)}")
     settings = validate(ModelSettings, _translate(architecture, config), "config.json")
-    vocab_size = _required(config, "vocab_size")
+    vocab_size = required(config, "vocab_size")
     if not isinstance(vocab_size, int):
         raise PenwrightError(f"config.json: vocab_size = {vocab_size!r} is not a number")
     if architecture.task != "classify" or not architecture.has_head:
         return Outline(architecture.task, vocab_size, settings)
     labels = labels_in(config)
-    reads_pairs = settings.token_types == 2 and not config.keys().isdisjoint(CROSS_ENCODER)
+    reads_pairs = not config.keys().isdisjoint(CROSS_ENCODER) or {*map(str.casefold, labels)} >= NLI_LABELS
     changes = {"problem_type": _problem_type(config, len(labels)), "text_pairs": reads_pairs}
     return Outline(architecture.task, vocab_size, settings.model_copy(update=changes), len(labels))
+
+
+def _has_window(config: Config) -> bool:
+    """Return whether a layer has a sliding window. Some Qwen models set `use_sliding_window`, but no layer uses it."""
+    layers, size = config.get("layer_types"), config.get("num_hidden_layers")
+    if isinstance(layers, list):
+        return "sliding_attention" in layers
+    first = config.get("max_window_layers", 28)
+    return not (isinstance(first, int) and isinstance(size, int) and first >= size)
 
 
 def labels_in(config: Config) -> tuple[str, ...]:
@@ -170,30 +175,11 @@ def architecture_of(config: Config) -> Architecture:
     raise PenwrightError(f"{stated} is not supported, only {listed(ARCHITECTURES)}")
 
 
-def _flat(config: Config) -> Config:
-    """Return the config with the RoPE keys at the top level, where the tables expect them.
-
-    Different versions of transformers store these keys in different places. The scaling is converted to our settings.
-    """
-    rope = config.get("rope_parameters") or config.get("rope_scaling")
-    if not isinstance(rope, Mapping):
-        return config
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    moved: dict[str, object] = {"rope_type": kind, "rope_scaling": None}
-    if kind in ROPE_KEYS:
-        moved["rope_scaling"] = {ours: _required(rope, theirs) for theirs, ours in ROPE_KEYS[kind].items()}
-    if "rope_theta" in rope:
-        moved["rope_theta"] = rope["rope_theta"]
-    if rope.get("partial_rotary_factor", 1.0) != 1.0:
-        raise PenwrightError(f"config.json: partial_rotary_factor = {rope['partial_rotary_factor']} is not supported")
-    return {**config, **moved}
-
-
 def _translate(architecture: Architecture, config: Config) -> Table:
     """Return our settings as nested tables; if a value in config.json is null, our default is kept."""
     settings: dict[str, tuple[str, object]] = {}  # our keys, mapped to (transformers key, value)
     for theirs, ours in architecture.keys:
-        value = _required(config, theirs)
+        value = required(config, theirs)
         if ours in VALUE_NAMES:
             if value not in VALUE_NAMES[ours]:
                 raise PenwrightError(
@@ -211,12 +197,6 @@ def _translate(architecture: Architecture, config: Config) -> Table:
             *outer, key = ours.split(".")
             table = merge(table, {outer[0]: {key: value}} if outer else {key: value})
     return table
-
-
-def _required(config: Config, key: str) -> object:
-    if key not in config:
-        raise PenwrightError(f"config.json has no {key}")
-    return config[key]
 
 
 def tensor_sources(architecture: Architecture, model: Model) -> Iterator[TensorSource]:
@@ -245,15 +225,18 @@ def _parts(source: TensorSource, tensor: Tensor) -> Iterator[tuple[str, Tensor]]
         yield name, part.contiguous()
 
 
-def read_huggingface(folder: Path, languages: Languages | None = None) -> Pretrained:
-    """Read the model in a folder. Raises PenwrightError, naming the file or key, if the model cannot be used."""
+def read_huggingface(folder: Path, languages: Languages | None = None, *, pairs: bool = False) -> Pretrained:
+    """Read the model in a folder; `pairs` makes a classifier read pairs of texts.
+
+    Raises PenwrightError, naming the file or key, if the model cannot be used.
+    """
     try:
-        return _read(folder, languages)
+        return _read(folder, languages, pairs=pairs)
     except PenwrightError as error:
         raise PenwrightError(f"{folder}: {error}") from None
 
 
-def _read(folder: Path, languages: Languages | None) -> Pretrained:
+def _read(folder: Path, languages: Languages | None, *, pairs: bool) -> Pretrained:
     config = read_config(folder)
     architecture = architecture_of(config)
     settings_from_huggingface(config)  # check the settings before reading large files
@@ -265,8 +248,12 @@ def _read(folder: Path, languages: Languages | None) -> Pretrained:
     if architecture.task == "classify" and not architecture.has_head:
         outline = with_pooling(outline, weights, folder)
     outline = fit_vocabulary(outline, weights, tokenizer)
+    if pairs:
+        outline = outline._replace(settings=outline.settings.model_copy(update={"text_pairs": True}))
     names = [name for name in ("config.json", *TOKENIZER_FILES) if (folder / name).is_file()]
     special, notes = special_names(folder), list[str]()
+    if outline.n_labels == 1 and not outline.settings.text_pairs:
+        notes.append("the model scores single texts. If it scores pairs of texts, such as a reranker, add --pairs")
     template = read_template(folder) if architecture.task == "generate" else None
     return Pretrained(
         outline=outline,
@@ -278,6 +265,7 @@ def _read(folder: Path, languages: Languages | None) -> Pretrained:
         labels=labels_in(config) if outline.n_labels else (),
         languages=languages or _languages_of(folder),
         chat=read_chat(template, special.get("bos", ""), tokenizer.pieces[tokenizer.end_id], tokenizer, notes),
+        decoding=read_decoding(decoding_in(generation, architecture.task), notes),
         notes=notes,
     )
 

@@ -13,16 +13,16 @@ from torch import Tensor
 
 from penwright.config import ChatSettings, Precision, Task
 from penwright.errors import PenwrightError
-from penwright.formats.architectures import VALUE_NAMES, Architecture
+from penwright.formats.architectures import VALUE_NAMES, Architecture, generation_of
+from penwright.formats.architectures.rope import rope_parameters
 from penwright.formats.export import NO_METADATA, ModelMetadata, cpu_copy
 from penwright.formats.huggingface import (
     ARCHITECTURES,
-    ROPE_KEYS,
     TensorSource,
     settings_from_huggingface,
     tensor_sources,
 )
-from penwright.formats.huggingface_tokenizer import OWN_TOKENIZER
+from penwright.formats.huggingface_files import OWN_TOKENIZER
 from penwright.formats.sentence_transformers import POOLING
 from penwright.model import Model
 from penwright.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
@@ -93,12 +93,13 @@ def save_huggingface(
     if isinstance(model, EncoderOnly) and not metadata.labels and model.settings.pooling == "mean":
         (folder / POOLING).parent.mkdir()
         _write(folder / POOLING, {"pooling_mode_mean_tokens": True})
+    task = _task_of(model)
+    generation = {} if task == "classify" else generation_of(metadata.decoding, task)
     if isinstance(model, DecoderOnly):
         ends = (*tokenizer.end_ids, template_of(metadata.chat).end_of_answer(tokenizer))
-        _write(
-            folder / "generation_config.json",
-            _special_tokens(tokenizer, "generate") | {"eos_token_id": _one_or_all(ends)},
-        )
+        generation["eos_token_id"] = _one_or_all(ends)
+    if generation:
+        _write(folder / "generation_config.json", _special_tokens(tokenizer, task) | generation)
     _save_tokenizer(tokenizer, folder, model, metadata.chat, best.architecture.model_type)
 
 
@@ -136,7 +137,7 @@ def _candidate(name: str, model: Model, tokenizer: Tokenizer, labels: tuple[str,
     if "max_position_embeddings" in config:
         config["max_position_embeddings"] = model.settings.context_length + architecture.offset
     if "rope_theta" in config:
-        config["rope_parameters"] = _rope_parameters(config)
+        config["rope_parameters"] = rope_parameters(config)
     config |= {"architectures": [name], "model_type": architecture.model_type, "vocab_size": tokenizer.vocab_size}
     config |= _special_tokens(tokenizer, task)
     if labels:
@@ -149,17 +150,6 @@ def _candidate(name: str, model: Model, tokenizer: Tokenizer, labels: tuple[str,
         return _Candidate(architecture, config, _lost_settings(wanted, config, unused), is_invalid=False)
     except PenwrightError as error:  # transformers has no equivalent of one of our values
         return _Candidate(architecture, config, [str(error)], is_invalid=True)
-
-
-def _rope_parameters(config: dict[str, object]) -> dict[str, object]:
-    """Return the `rope_parameters` entry of config.json. Remove from `config` the keys that this entry replaces."""
-    scaling = config.pop("rope_scaling")
-    table = {"rope_theta": config["rope_theta"]}
-    config.pop("rope_type")
-    if not isinstance(scaling, dict):
-        return {"rope_type": "default", **table}
-    kind = "linear" if scaling["original_context"] is None else "llama3"
-    return {"rope_type": kind, **table, **{theirs: scaling[ours] for theirs, ours in ROPE_KEYS[kind].items()}}
 
 
 def _special_tokens(tokenizer: Tokenizer, task: Task) -> dict[str, object]:

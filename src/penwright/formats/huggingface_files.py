@@ -14,11 +14,12 @@ from penwright.storage import MAX_BYTES, MOST_IN_SMALL, UnsafeFile, parse_json, 
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.h5", "*.msgpack")
+OWN_TOKENIZER = "penwright-tokenizer.json"  # written for translators: tokenizer.json cannot express their tokenizers
 TOKENIZER_FILES = (
     *("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt"),
     *("source.spm", "target.spm", "sentencepiece.bpe.model", "tokenizer.model", "spiece.model"),
     *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
-    *("generation_config.json", "chat_template.jinja"),
+    *("generation_config.json", "chat_template.jinja", OWN_TOKENIZER),
 )
 DTYPES = (float32, float16, bfloat16)
 PREFIX = "hub:"
@@ -27,7 +28,8 @@ WANTED = (
     "config.json",
     ADAPTER_CONFIG,
     INDEX,
-    "*.safetensors",
+    WEIGHTS,
+    "model-*.safetensors",
     *TOKENIZER_FILES,
     "modules.json",
     "*_Pooling/config.json",
@@ -92,10 +94,10 @@ def shards_of(folder: Path) -> list[Path]:
         if not path.is_file():
             pickles = sorted(each.name for pattern in PICKLES for each in folder.glob(pattern))
             only = f" The folder has only {', '.join(pickles[:3])}." if pickles and names == [WEIGHTS] else ""
-            convert = " Convert them with transformers: model.save_pretrained(FOLDER, safe_serialization=True)"
             raise PenwrightError(
                 f"there is no {name}.{only} Only safetensors files are read, because opening other formats can run "
-                f"code.{convert if only else ''}"
+                "code. Convert the model with transformers, model.save_pretrained(FOLDER), or look on its page for a "
+                f"revision with safetensors: {PREFIX}NAME@refs/pr/NUMBER"
             )
     return paths
 
@@ -131,14 +133,22 @@ def licence_of(folder: Path) -> str | None:
     return next((f"see {name}" for name in ("LICENSE", "LICENSE.txt") if (folder / name).is_file()), None)
 
 
+def without_prefix(source: str) -> str:
+    """Return the name of a model on the Hub, without `hub:` and revision. Other sources are returned unchanged."""
+    return source.removeprefix(PREFIX).partition("@")[0] if source.startswith(PREFIX) else source
+
+
 def download(name: str, wanted: Sequence[str] = WANTED) -> Path:
     """Download these files of a model on the Hugging Face Hub, unless they are cached. Return the folder.
+
+    The name may end with a revision, such as `@main` or `@refs/pr/3`.
 
     Raises PenwrightError if the download fails.
     """
     hub = import_extra("huggingface_hub", "hub", "models from the Hugging Face Hub")
     try:
-        return Path(hub.snapshot_download(name, allow_patterns=[*wanted]))
+        repository, _, revision = name.partition("@")
+        return Path(hub.snapshot_download(repository, revision=revision or None, allow_patterns=[*wanted]))
     except Exception as error:  # a network error, an error of the Hub, or a wrong name
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise PenwrightError(

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 
 from penwright.config import Task
 from penwright.errors import PenwrightError
-from penwright.formats.huggingface_files import TOKENIZER_FILES, read_content, read_optional
+from penwright.formats.huggingface_files import OWN_TOKENIZER, TOKENIZER_FILES, read_content, read_optional
 from penwright.languages import Languages
 from penwright.storage import MAX_BYTES, MOST_IN_SMALL, parse_json
 from penwright.tokenizers.checks import FOREIGN
@@ -17,9 +17,9 @@ from penwright.tokenizers.foreign import Conventions, ForeignTokenizer
 from penwright.tokenizers.sentencepiece import added_token, as_tokenizer_json, parse_sentencepiece
 
 Table = dict[str, Any]
-OWN_TOKENIZER = "penwright-tokenizer.json"  # written for translators: tokenizer.json cannot express their tokenizers
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 USUAL = {role: f"[{role.upper()}]" for role in ("cls", "sep", "pad", "unk", "mask")}  # special tokens of BERT
+TWO_ENDS = ("roberta", "xlm-roberta")  # model types whose pairs are <s> a </s></s> b </s>
 ROLES: dict[Task, dict[str, tuple[str, ...]]] = {  # roles of the special tokens that begin and end a text
     "generate": {"start": ("bos", "eos"), "end": ("eos",), "pad": ("pad", "eos")},
     "classify": {"start": ("cls", "bos"), "end": ("sep", "eos"), "pad": ("pad", "unk")},
@@ -168,6 +168,7 @@ def _with_conventions(
         ends=tuple(sorted(ends - {special_ids["end"]})),
         begins=_begins(file, settings, special_ids["start"]) if task == "generate" else True,
         **_prefixes(config, languages, known) if task == "translate" else {},
+        pair_ends=2 if config.get("model_type") in TWO_ENDS else None,
         ids=ids,
         **extra,
     )

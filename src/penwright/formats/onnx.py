@@ -160,6 +160,7 @@ def _write_config(model: EncoderOnly, tokenizer: Tokenizer, labels: tuple[str, .
         "pad_token_id": tokenizer.pad_id,
         "max_position_embeddings": settings.context_length,
         **({"problem_type": settings.problem_type, "text_pairs": settings.text_pairs} if labels else {}),
+        "pair_ends": tokenizer.pair_ends,
         **({"id2label": dict(enumerate(labels))} if labels else {}),
         **({} if thresholds is None else {"thresholds": thresholds.tolist()}),
     }

@@ -73,12 +73,13 @@ class OnnxClassifier:
         """Return the token ids of the windows of a text. A long pair has one window: its longer text is cut first."""
         start, end, room = (self.config[name] for name in ("bos_token_id", "eos_token_id", "max_position_embeddings"))
         room -= 2  # for the start and end tokens
-        parts = [self._encode(part) for part in text.split(BETWEEN_TEXTS)]
-        first, tokens = parts[0], [token for part in parts for token in (end, *part)][1:]
-        if not self.config["text_pairs"] or len(parts) == 1:
+        first, *others = [self._encode(part) for part in text.split(BETWEEN_TEXTS)]
+        ends = [end] * self.config["pair_ends"]
+        tokens = [*first, *(token for part in others for token in (*ends, *part))]
+        if not self.config["text_pairs"] or not others:
             n = max(1, -(-len(tokens) // room))
             return [[start, *part.tolist(), end] for part in np.array_split(np.array(tokens, np.int64), n)]
-        n_first = min(len(first), max((room - 1) // 2, room - len(tokens) + len(first)))
+        n_first = min(len(first), max((room - len(ends)) // 2, room - len(tokens) + len(first)))
         return [[start, *tokens[:n_first], *tokens[len(first) :][: room - n_first], end]]
 
     def _encode(self, text: str) -> list[int]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from penwright.config import ChatSettings, ModelSettings, Task, validate
+from penwright.config import ChatSettings, DecodingSettings, ModelSettings, Table, Task, validate
 from penwright.devices import available_memory
 from penwright.errors import PenwrightError
 from penwright.languages import Languages
@@ -42,6 +42,7 @@ class Pretrained:
     labels: tuple[str, ...] = ()
     languages: Languages | None = None
     chat: ChatSettings | None = None  # the chat template, if the model is a chat model
+    decoding: Table = field(default_factory=dict)  # settings of [decoding] that the model recommends
     notes: list[str] = field(default_factory=list)
 
 
@@ -133,6 +134,20 @@ def read_chat(
         notes.append(f"the chat template is left out, so the model cannot chat: {error}")
         return None
     return settings if end in ("", eos_token) else settings.model_copy(update={"end_of_turn": end})
+
+
+def read_decoding(settings: Table, notes: list[str]) -> Table:
+    """Return the [decoding] settings of a model. If one of them is invalid, append a note and return none."""
+    if not settings:
+        return {}
+    try:
+        validate(DecodingSettings, settings, "generation_config.json")
+    except PenwrightError as error:
+        notes.append(f"the decoding settings of the model are left out: {error}")
+        return {}
+    shown = ", ".join(f"{name} = {value}" for name, value in settings.items())
+    notes.append(f"decoding settings of the model: {shown}")
+    return settings
 
 
 def _end_of_turn(template: ChatTemplate, tokenizer: Tokenizer) -> str:

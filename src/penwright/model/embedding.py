@@ -1,6 +1,6 @@
 """Embeddings of tokens, position encodings (added vectors or RoPE), and the output layer."""
 
-from math import pi, sqrt
+from math import ceil, floor, log, pi, sqrt
 from typing import Literal, NamedTuple
 
 import torch
@@ -99,12 +99,15 @@ class Rotary(nn.Module):
     def __init__(self, d_head: int, base: float, scaling: RotaryScaling | None = None):
         super().__init__()
         frequencies = rotary_frequencies(d_head, base)
-        self.register_buffer("frequencies", scaled(frequencies, scaling) if scaling else frequencies, persistent=False)
+        self.register_buffer(
+            "frequencies", scaled(frequencies, scaling, base) if scaling else frequencies, persistent=False
+        )
+        self.factor = scaling.attention_factor if scaling else 1.0
 
     def forward(self, positions: Int[Tensor, "rows length"]) -> Rotation:
         """Return the RoPE rotations at these positions."""
         angles = positions[:, None, :, None] * self.frequencies
-        return Rotation(angles.cos(), angles.sin())
+        return Rotation(self.factor * angles.cos(), self.factor * angles.sin())
 
 
 def rotary_frequencies(d_head: int, base: float) -> Float[Tensor, " half_head"]:
@@ -112,12 +115,23 @@ def rotary_frequencies(d_head: int, base: float) -> Float[Tensor, " half_head"]:
     return base ** -(torch.arange(0, d_head, 2, device="cpu") / d_head)  # computed on the CPU even inside shapes_only()
 
 
-def scaled(frequencies: Float[Tensor, " half_head"], scaling: RotaryScaling) -> Float[Tensor, " half_head"]:
-    """Scale RoPE frequencies as in Llama 3.1: divide low ones by the factor, keep high ones, blend the rest."""
+def scaled(
+    frequencies: Float[Tensor, " half_head"], scaling: RotaryScaling, base: float
+) -> Float[Tensor, " half_head"]:
+    """Scale RoPE frequencies as in Llama 3.1: divide low ones by the factor, keep high ones, blend the rest.
+
+    The blend is linear in the frequency, or with YaRN in the logarithm of the frequency.
+    """
     if scaling.original_context is None:
         return frequencies / scaling.factor
-    rotations = scaling.original_context * frequencies / (2 * pi)
-    kept = (rotations - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    if scaling.yarn:
+        n, turns = len(frequencies), scaling.original_context / (2 * pi)
+        first, last = (n * log(turns / limit, base) for limit in (scaling.high_freq_factor, scaling.low_freq_factor))
+        begin, end = max(floor(first), 0), min(ceil(last), 2 * n - 1)
+        kept = 1 - (torch.arange(n, device="cpu") - begin) / (end - begin or 0.001)
+    else:
+        rotations = scaling.original_context * frequencies / (2 * pi)
+        kept = (rotations - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
     kept = kept.clamp(0, 1)
     return frequencies * (kept + (1 - kept) / scaling.factor)
 

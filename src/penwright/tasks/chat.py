@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
+from penwright.config import Recipe
 from penwright.data.conversations import (
     AnswerBatches,
     Conversation,
@@ -17,6 +18,7 @@ from penwright.evaluation.perplexity import negative_log_likelihood
 from penwright.evaluation.scores import Sample, Score
 from penwright.generation.generator import Generator
 from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
+from penwright.tasks.generation import LONGEST_WINDOW
 from penwright.tokenizers.chat_template import Message, template_of
 
 N_SAMPLES, SAMPLE_TOKENS = 2, 100
@@ -40,13 +42,20 @@ def texts(corpus: AnyCorpus) -> Iterator[str]:
             yield from (*turn.prompt, turn.answer)
 
 
+def longest_conversation(recipe: Recipe) -> int:
+    """Return the maximum number of tokens of a conversation that the model sees at once.
+
+    For imported models with long contexts, it is a batch, but at least LONGEST_WINDOW tokens: a single longer
+    conversation would need far more memory than planned.
+    """
+    length, tokens = recipe.model.context_length, recipe.training.batch_tokens
+    return min(length, max(tokens, LONGEST_WINDOW)) if recipe.tokenizer.is_pretrained else length
+
+
 def batches(context: RunContext, store: TokenStore) -> AnswerBatches:
     """Return the batches of a token store."""
-    length, tokens, seed = (
-        context.recipe.model.context_length,
-        context.recipe.training.batch_tokens,
-        context.recipe.seed,
-    )
+    recipe = context.recipe
+    length, tokens, seed = longest_conversation(recipe), recipe.training.batch_tokens, recipe.seed
     columns = store.column("prompt"), store.column("answer"), store.labels["turn"]
     end = template_of(context.recipe.chat).end_of_answer(context.tokenizer)
     return AnswerBatches(*columns, length, tokens, replace(context.markers, end=end), seed)

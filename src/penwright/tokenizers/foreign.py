@@ -33,6 +33,7 @@ class Conventions(BaseModel):
     end: TokenId
     ends: TokenIds = ()  # additional tokens that end a text, such as an end-of-turn token
     begins: bool = True  # whether a prompt begins with the start token
+    pair_ends: Annotated[int, Field(ge=1, le=2)] | None = None  # end tokens between the texts of a pair; None: one
     source_prefix: TokenIds = ()  # tokens before each source text, for example the language token
     target_prefix: TokenIds = ()  # tokens between the start token and each translation
     ids: TokenIds | None = None  # the model's id for each id of the tokenizers library; None: the same ids
@@ -55,6 +56,7 @@ class ForeignTokenizer(Tokenizer):
         self._library = _library_of(self._plain)
         self.notes, self.joins_marks = (), False
         self.pad_id, self.start_id, self.end_id = (getattr(self.conventions, role) for role in ("pad", "start", "end"))
+        self.pair_ends = self.conventions.pair_ends or 1
         self._read_vocabulary()
         self._target = self._target_tokenizer()
 

@@ -38,15 +38,17 @@ class Answer(str):
 
 def text_in_pieces(text: str, tokenizer: Tokenizer) -> tuple[str, ...]:
     """Split a text into pieces for a token store. Between the texts of a pair, insert the name of the end token."""
-    between = Separator(next(name for name, number in tokenizer.special_ids.items() if number == tokenizer.end_id))
+    between = next(name for name, number in tokenizer.special_ids.items() if number == tokenizer.end_id)
+    between = Separator(between * tokenizer.pair_ends)
     first, *others = text.split(BETWEEN_TEXTS)
     return (first, *(piece for other in others for piece in (between, other)), Markup(""))
 
 
 def encode_text(text: str, tokenizer: Tokenizer) -> list[int]:
     """Return the tokens of a text, or of a pair of texts, without the start token and the final end token."""
+    ends = [tokenizer.end_id] * tokenizer.pair_ends
     first, *others = (tokenizer.encode(each) for each in text.split(BETWEEN_TEXTS))
-    return [*first, *(token for tokens in others for token in (tokenizer.end_id, *tokens))]
+    return [*first, *(token for tokens in others for token in (*ends, *tokens))]
 
 
 def cut_pair(tokens: Sequence[int], end: int, room: int) -> list[int]:
@@ -54,7 +56,7 @@ def cut_pair(tokens: Sequence[int], end: int, room: int) -> list[int]:
     tokens = list(tokens)
     if len(tokens) <= room or end not in tokens:
         return tokens[:room]
-    border, left = tokens.index(end), room - 1
-    n_second = len(tokens) - border - 1
-    n_first = min(border, max(left // 2, left - n_second))
-    return [*tokens[:n_first], end, *tokens[border + 1 :][: left - n_first]]
+    border, n_ends = tokens.index(end), tokens.count(end)
+    second, left = tokens[border + n_ends :], room - n_ends
+    n_first = min(border, max(left // 2, left - len(second)))
+    return [*tokens[:n_first], *[end] * n_ends, *second[: left - n_first]]

@@ -51,6 +51,7 @@ class Tokenizer:
         ids = {name: token_id for token_id, name in self._specials.items()}
         self.pad_id, self.start_id, self.end_id = ids[PAD], ids[START], ids[END]
         self.unknown_id = ids.get(UNKNOWN)
+        self.pair_ends = 1  # number of end tokens between the texts of a pair
         pieces = {token_id: piece for piece, token_id in library.get_vocab().items() if token_id not in self._specials}
         self._bytes = self._bytes_of_all(pieces)
         self._encoder = self._make_encoder(pieces)

@@ -16,7 +16,7 @@ from penwright.formats.ctranslate2 import save_ctranslate2
 from penwright.formats.export import NO_METADATA, ModelMetadata, new_folder, write_card
 from penwright.formats.gguf import save_gguf
 from penwright.formats.huggingface_export import architecture_for, save_huggingface
-from penwright.formats.huggingface_files import PREFIX
+from penwright.formats.huggingface_files import without_prefix
 from penwright.formats.onnx import save_onnx
 from penwright.formats.peft import Adapter, load_adapter, save_adapter
 from penwright.model import EncoderOnly, Model
@@ -184,7 +184,8 @@ def _metadata(run: OpenedRun) -> ModelMetadata:
         # The run was trained on answers without reasoning. Other programs would ask for reasoning by default.
         chat = chat.model_copy(update={"template": f"{{% set enable_thinking = false %}}{chat.template}"})
     linear = run.linear(whole=True) if run.recipe.model.ngrams else None
-    return ModelMetadata(run.card.labels, origin.licence if origin else None, card, chat, linear)
+    licence = origin.licence if origin else None
+    return ModelMetadata(run.card.labels, licence, card, chat, run.recipe.decoding, linear)
 
 
 def _save_adapter(run: OpenedRun, output: Path, say: Say) -> None:
@@ -198,7 +199,7 @@ def _save_adapter(run: OpenedRun, output: Path, say: Say) -> None:
         weights = {name: calibrated.get(name, tensor) for name, tensor in weights.items() if name != "mixture"}
     metadata = metadata._replace(card=metadata.card + _thresholds(model, metadata.labels))
     origin = corpus_record(open_base(recipe, run.run).run)
-    base = origin.imported.source.removeprefix(PREFIX) if origin.imported and origin.is_untrained else None
+    base = without_prefix(origin.imported.source) if origin.imported and origin.is_untrained else None
     adapter = Adapter(recipe.lora, weights, recipe.finetuning.base_sha256)
     with new_folder(output) as unfinished:
         name = base or recipe.finetuning.base

@@ -12,7 +12,14 @@ from penwright.config import Recipe, Table, merge, validate
 from penwright.errors import PenwrightError, Say, UsageError, say_nothing
 from penwright.formats.gguf_import import read_gguf
 from penwright.formats.huggingface import read_huggingface
-from penwright.formats.huggingface_files import ADAPTER_CONFIG, INDEX, PREFIX, WEIGHTS, download
+from penwright.formats.huggingface_files import (
+    ADAPTER_CONFIG,
+    INDEX,
+    PREFIX,
+    WEIGHTS,
+    download,
+    without_prefix,
+)
 from penwright.formats.pretrained import Pretrained
 from penwright.languages import Languages
 from penwright.run.folder import CORPUS, RECIPE, Run, require_unused
@@ -23,18 +30,22 @@ from penwright.workflows.load import load
 GGUF = ".gguf"
 
 
-def import_model(source: str, folder: Path, languages: Languages | None = None, say: Say = say_nothing) -> Application:
-    """Import a model as a new run: a folder in the layout of the Hugging Face Hub, `hub:NAME`, or a GGUF file.
+def import_model(
+    source: str, folder: Path, languages: Languages | None = None, say: Say = say_nothing, *, pairs: bool = False
+) -> Application:
+    """Import a model as a new run: a folder in the layout of the Hugging Face Hub, `hub:NAME@REVISION`, or a GGUF file.
 
-    Multilingual translation models need `languages`. Raises PenwrightError, without creating a folder, if the model
-    cannot be used.
+    Multilingual translation models need `languages`. With `pairs`, a classifier reads pairs of texts. Raises
+    PenwrightError, without creating a folder, if the model cannot be used.
     """
     require_unused(folder)
     path = download(source.removeprefix(PREFIX)) if source.startswith(PREFIX) else Path(source)
     if not path.exists():
         raise PenwrightError(f"there is no {path}. Name a folder with config.json, a GGUF file, or {PREFIX}NAME")
     require_no_adapter(path)
-    model = read_huggingface(path, languages) if path.is_dir() else read_gguf(path)
+    model = read_huggingface(path, languages, pairs=pairs) if path.is_dir() else read_gguf(path)
+    if pairs and not model.labels:
+        raise UsageError("only classifiers read pairs of texts: leave out --pairs")
     for note in model.notes:
         say(note)
     if (path / ADAPTER_CONFIG).is_file():
@@ -76,7 +87,7 @@ def with_imported_base(settings: Table, run: Path | None, say: Say = say_nothing
     """
     match settings.get("finetuning"):
         case {"base": str(source)} if _is_importable(source):
-            name = Path(source.removeprefix(PREFIX)).absolute()
+            name = Path(without_prefix(source)).absolute()
             first = (run.parent if run else Path("runs")) / (name.stem if name.suffix == GGUF else name.name)
         case {"base": str(source)}:
             require_no_adapter(Path(source))
@@ -129,6 +140,7 @@ def _write(model: Pretrained, source: str, folder: Path) -> None:
         "tokenizer": {"type": "imported"},
         "model": outline.settings.model_dump(),
         "training": {"steps": 1},  # the import trains nothing, but a recipe must have a budget
+        "decoding": model.decoding,
         **({"chat": model.chat.model_dump()} if model.chat else {}),
     }
     recipe = validate(Recipe, table, source)

@@ -19,6 +19,7 @@ from penwright.run.checkpoints import folder_name
 from penwright.run.folder import CORPUS, JOB, TOKENIZER, Run
 from penwright.run.provenance import corpus_record
 from penwright.tasks import TASKS, AnyCorpus, RunContext, make_card, token_store
+from penwright.tasks.chat import longest_conversation
 from penwright.text import count
 from penwright.tokenizers import Tokenizer
 from penwright.training.auto.machine import Machine, memory_of_rank
@@ -107,7 +108,9 @@ def skipped_text(trainer: Trainer, recipe: Recipe) -> Iterator[str]:
     if n := batches.n_cut if recipe.model.text_pairs else 0:
         yield f"{count(n, 'pair')} longer than the context of {reach} tokens: the end of the longer text is cut off"
     elif n := batches.n_cut if recipe.task == "chat" else 0:
-        yield f"{count(n, 'conversation')} longer than the context of {reach} tokens: only the end is used"
+        longest = longest_conversation(recipe)
+        more = "; training.batch_tokens raises this limit" if longest < reach else ""
+        yield f"{count(n, 'conversation')} longer than {longest} tokens: only the end is used{more}"
     elif n := batches.n_cut:
         yield f"{count(n, 'text')} longer than the context of {reach} tokens: each epoch uses a different part"
 

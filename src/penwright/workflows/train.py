@@ -106,7 +106,8 @@ def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) 
     """
     if prepared.is_too_large:
         needed = f"about {prepared.plan.size.training_bytes / 1e9:.2g} GB"
-        raise PenwrightError(f"training needs {needed} of memory, which this machine does not have. Use a smaller size")
+        advice = advice_on_memory(prepared.plan.recipe)
+        raise PenwrightError(f"training needs {needed} of memory, which this machine does not have. {advice}")
     run = Run.create(folder)
     with run.lock():
         run.clear_stop_files()
@@ -117,6 +118,13 @@ def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) 
             notify(observers, "message", f"training is much faster than expected: starting again with {size}")
             run.clear()
             return _train(replace(prepared, plan=larger.plan, replan=None), run, observers, is_first=False)
+
+
+def advice_on_memory(recipe: Recipe) -> str:
+    """Return advice for a model that does not fit in memory. A base model keeps its size."""
+    if recipe.finetuning:
+        return "Train adapters (--lora 8), lower training.batch_tokens, or start from a smaller model"
+    return "Choose a smaller --size"
 
 
 def _train(prepared: Prepared, run: Run, observers: Sequence[Observer], is_first: bool = True) -> Application:

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from penwright.config import Table, Task
+from penwright.config import DecodingSettings, Table, Task
+from penwright.errors import PenwrightError
 
 Config = Mapping[str, object]  # the content of a config.json
 Tensors = dict[str, Tensor]
@@ -53,6 +54,36 @@ VALUE_NAMES: dict[str, dict[object, object]] = {  # for each of our settings: {v
     },
     "tie_embeddings": {True: "output", False: "none"},
 }
+
+
+SAMPLING = {
+    name: name for name in ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
+}
+REPETITION = {"repetition_penalty": "repetition_penalty", "no_repeat_ngram_size": "no_repeat_ngram"}
+BEAMS = {"num_beams": "beam_size", "length_penalty": "length_penalty"}
+
+
+def decoding_in(generation: Config, task: Task) -> Table:
+    """Return the [decoding] settings in a generation_config.json. `do_sample = false` turns sampling settings off."""
+    sampling = {} if generation.get("do_sample") is False else SAMPLING
+    keys = BEAMS if task == "translate" else sampling | REPETITION if task == "generate" else {}
+    return {ours: generation[theirs] for theirs, ours in keys.items() if generation.get(theirs) is not None}
+
+
+def generation_of(decoding: DecodingSettings, task: Task) -> dict[str, object]:
+    """Return the keys of a generation_config.json for the settings that differ from Penwright's defaults."""
+    chosen, defaults = decoding.model_dump(), DecodingSettings().model_dump()
+    keys = BEAMS if task == "translate" else SAMPLING | REPETITION
+    changed = {theirs: chosen[ours] for theirs, ours in keys.items() if chosen[ours] != defaults[ours]}
+    samples = not changed.keys().isdisjoint(SAMPLING) and decoding.temperature > 0
+    return {**changed, "do_sample": True, "temperature": decoding.temperature} if samples else changed
+
+
+def required(config: Config, key: str) -> object:
+    """Return the value of a key of config.json. Raise PenwrightError if it is missing."""
+    if key not in config:
+        raise PenwrightError(f"config.json has no {key}")
+    return config[key]
 
 
 def first_of(*names: str) -> Callable[[Tensors], Tensors]:

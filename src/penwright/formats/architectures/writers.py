@@ -80,7 +80,7 @@ _LLAMA_KEYS = (
 _LLAMA_BLOCK: Table = {"positions": {"type": "rotary"}, "norm": {"type": "rms"}, "feed_forward": "swiglu"}
 _LLAMA_SUPPORTED: dict[str, tuple[object, ...]] = {
     "hidden_act": ("silu", "swish"),
-    "rope_type": ("default", "linear", "llama3"),
+    "rope_type": ("default", "linear", "llama3", "yarn"),
 }
 _LLAMA_DEFAULTS: Config = {
     "num_key_value_heads": None,

@@ -131,15 +131,15 @@ class _Planner:
         return min(32_000, max(512, pieces)), f"for {size}, so that most tokens occur often"
 
     def _choose_batch(self) -> None:
+        of_pretrained = 512 if self.choices.section("lora") else 1024
         if self.facts.task == "generate":
             context, batch = (128, 2048) if self.capacity.is_short else (256, 4096)
             self._suggest("model.context_length", context, "tokens that the model sees at once")
-            if self._is_pretrained:
-                batch = 512 if self.choices.section("lora") else 1024
+            batch = of_pretrained if self._is_pretrained else batch
             self._suggest("training.batch_tokens", batch, "a model learns fastest from many small batches")
         elif self.facts.task == "chat":
             self._suggest("model.context_length", 512, "tokens that the model sees at once")
-            self._suggest("training.batch_tokens", 4096, "padding included")
+            self._suggest("training.batch_tokens", of_pretrained if self._is_pretrained else 4096, "padding included")
         elif self.facts.task == "translate":
             self._suggest("model.context_length", 256, "longer texts are split into sentences")
             self._suggest("training.batch_tokens", 2048, "a model learns fastest from many small batches")
