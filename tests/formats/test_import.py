@@ -18,7 +18,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 import penwright
 from penwright import devices
 from penwright.cli.generate import chat
-from penwright.config import DataSettings, DecodingSettings, Table, merge
+from penwright.config import DecodingSettings, Table, merge
 from penwright.errors import PenwrightError, UsageError
 from penwright.formats import pretrained
 from penwright.formats.gguf_import import GGUFFile
@@ -334,6 +334,7 @@ def test_missing_source_is_refused(tmp_path: Path) -> None:
     assert_import_is_refused(tmp_path / "nothing", tmp_path, "there is no .*nothing")
 
 
+@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
 def test_recommended_decoding_settings_are_imported_and_exported(llama: Path, marian: Path, tmp_path: Path) -> None:
     given = {"do_sample": True, "temperature": 0.6, "top_k": 20, "repetition_penalty": 1.05, "no_repeat_ngram_size": 3}
     messages: list[str] = []
@@ -1195,7 +1196,7 @@ def test_fine_tuned_translator_keeps_the_reach_and_the_languages_of_its_base(
     marian: Path, m2m100: Path, tmp_path: Path
 ) -> None:
     data = write_pairs(tmp_path).rename(tmp_path / "pairs.tsv")
-    data.write_text("".join(f"a{n}\tb{n}\n" for n in range(60)), encoding="utf-8")
+    data.write_text("".join(f"the cat {n}\tdie Katze {n}\n" for n in range(60)), encoding="utf-8")
     for folder, languages in ((marian, None), (m2m100, ("en", "de"))):
         base = tmp_path / f"base-{folder.name}"
         ours = penwright.import_model(folder, base, languages=languages)
@@ -1203,7 +1204,7 @@ def test_fine_tuned_translator_keeps_the_reach_and_the_languages_of_its_base(
         assert context.card.languages == languages
         assert context.application.reach == ours.reach == TRANSLATOR["max_position_embeddings"]
         card = replace(context.card, max_source_tokens=40)  # of a base that was trained on sources of 40 tokens
-        assert make_card(context.corpus, context.training, context.tokenizer, DataSettings(), card) == card
+        assert make_card(context.corpus, context.training, context.tokenizer, context.recipe.data, card) == card
 
 
 def test_imported_translator_is_fine_tuned_and_exported(marian: Path, tmp_path: Path) -> None:

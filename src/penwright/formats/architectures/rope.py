@@ -62,8 +62,8 @@ def _with_yarn_defaults(rope: Config, config: Config) -> Config:
             attention = attention_scale(scale) / attention_scale(of_all)
         case _:
             attention = attention_scale(1.0)
-    defaults = {"beta_fast": 32.0, "beta_slow": 1.0, "attention_factor": attention}
-    defaults |= {ORIGINAL: config.get("max_position_embeddings")}
+    original = config.get("max_position_embeddings")
+    defaults = {"beta_fast": 32.0, "beta_slow": 1.0, "attention_factor": attention, ORIGINAL: original}
     return {**defaults, **{key: value for key, value in rope.items() if value is not None}}
 
 
