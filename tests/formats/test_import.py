@@ -35,7 +35,7 @@ from penwright.tasks.generation import FEW_TOKENS, SAMPLE_TOKENS  # before tests
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.chat_template import ChatTemplate, Message, encode_pieces
 from penwright.tokenizers.foreign import ForeignTokenizer
-from penwright.tokenizers.markup import Markup
+from penwright.tokenizers.markup import Markup, encode_text, text_in_pieces
 from penwright.tokenizers.vocabulary import trimmed
 from penwright.training.auto.machine import choose_machine
 from penwright.workflows.import_model import import_model, with_imported_base
@@ -586,6 +586,11 @@ def test_xlm_r_reads_pairs_as_transformers(xlm_r, tmp_path: Path) -> None:
     folder, theirs, library = xlm_r
     long, short = " ".join(TEXTS), "Die Katze."
     ours = penwright.import_model(folder, tmp_path / "run", pairs=True)
+    pair, tokenizer = "Der Hund.\x1eDie Katze.", ours.tokenizer
+    assert encode_pieces(tokenizer, text_in_pieces(pair, tokenizer)) == encode_text(pair, tokenizer)
+    assert [tokenizer.start_id, *encode_text(pair, tokenizer), tokenizer.end_id] == library.encode(
+        *pair.split("\x1e")
+    ).ids
     library.enable_truncation(64)
     for first, second in (("Der Hund sitzt.", short), (long, short), (short, long)):
         (found,) = ours.classify([(first, second)])
