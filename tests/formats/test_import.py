@@ -1202,7 +1202,7 @@ def test_fine_tuned_translator_keeps_the_reach_and_the_languages_of_its_base(
 ) -> None:
     data = write_pairs(tmp_path).rename(tmp_path / "pairs.tsv")
     data.write_text("".join(f"the cat {n}\tdie Katze {n}\n" for n in range(60)), encoding="utf-8")
-    for folder, languages in ((marian, None), (m2m100, ("en", "de"))):
+    for folder, languages in ((marian, ("en", "de")), (m2m100, ("en", "de"))):
         base = tmp_path / f"base-{folder.name}"
         ours = penwright.import_model(folder, base, languages=languages)
         context = training_context(data, base, task="translate")

@@ -124,7 +124,7 @@ def _task_and_data(prepared: "Prepared") -> "Iterator[str]":
 def _problems(prepared: "Prepared") -> "Iterator[str]":
     """Yield a warning for each reason why the model may perform poorly, or may not fit in memory."""
     from penwright.workflows.forecast import encoders_beside
-    from penwright.workflows.train import advice_on_memory
+    from penwright.workflows.make_trainer import advice_on_memory
 
     plan = prepared.plan
     if plan.minutes_wanted is not None:

@@ -100,6 +100,13 @@ def make_trainer(
     return trainer
 
 
+def advice_on_memory(recipe: Recipe) -> str:
+    """Return advice for a model that does not fit in memory. A base model keeps its size."""
+    if recipe.finetuning:
+        return "Train adapters (--lora 8), lower training.batch_tokens, or start from a smaller model"
+    return "Choose a smaller --size"
+
+
 def skipped_text(trainer: Trainer, recipe: Recipe) -> Iterator[str]:
     """Yield notices about texts that training leaves out, or uses only in part."""
     batches, reach = trainer.batches, recipe.model.context_length

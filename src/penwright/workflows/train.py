@@ -36,7 +36,7 @@ from penwright.training.trainer import Trainer
 from penwright.workflows.background import compilation_note, compile_in_background, stop_compiling
 from penwright.workflows.finetune import origin_of_base
 from penwright.workflows.load import load, open_base
-from penwright.workflows.make_trainer import evaluates_first, make_context, make_trainer, skipped_text
+from penwright.workflows.make_trainer import advice_on_memory, evaluates_first, make_context, make_trainer, skipped_text
 from penwright.workflows.new_head import fit_head
 from penwright.workflows.optimize import choose_precision, expected_precision
 from penwright.workflows.plan import Prepared
@@ -105,9 +105,8 @@ def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) 
     Raises PenwrightError if the model does not fit in the memory of this machine.
     """
     if prepared.is_too_large:
-        needed = f"about {prepared.plan.size.training_bytes / 1e9:.2g} GB"
-        advice = advice_on_memory(prepared.plan.recipe)
-        raise PenwrightError(f"training needs {needed} of memory, which this machine does not have. {advice}")
+        needed, advice = f"{prepared.plan.size.training_bytes / 1e9:.2g} GB", advice_on_memory(prepared.plan.recipe)
+        raise PenwrightError(f"training needs about {needed} of memory, which this machine does not have. {advice}")
     run = Run.create(folder)
     with run.lock():
         run.clear_stop_files()
@@ -118,13 +117,6 @@ def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) 
             notify(observers, "message", f"training is much faster than expected: starting again with {size}")
             run.clear()
             return _train(replace(prepared, plan=larger.plan, replan=None), run, observers, is_first=False)
-
-
-def advice_on_memory(recipe: Recipe) -> str:
-    """Return advice for a model that does not fit in memory. A base model keeps its size."""
-    if recipe.finetuning:
-        return "Train adapters (--lora 8), lower training.batch_tokens, or start from a smaller model"
-    return "Choose a smaller --size"
 
 
 def _train(prepared: Prepared, run: Run, observers: Sequence[Observer], is_first: bool = True) -> Application:
