@@ -247,7 +247,7 @@ def test_group_that_is_held_out_in_a_validation_file_is_not_learned(tmp_path):
     validation = write(tmp_path, "v.csv", "text,kind,author\n" + rows)
     corpus = open_labelled([path], ReadingOptions(columns, validation=(str(validation),)))
     assert len(corpus.training) == 114 and not any("author 3 " in each.text for each in corpus.training)
-    assert "6 dropped: the group is also held out" in "\n".join(corpus.report.lines())
+    assert "6 dropped: other texts of the group are held out" in "\n".join(corpus.report.lines())
     validation.write_text("text,kind\nsomething,x\nother,y\n", encoding="utf-8")
     corpus = open_labelled([path], ReadingOptions(columns, validation=(str(validation),)))
     assert len(corpus.training) == 120 and any("no group column" in note for note in corpus.report.notes)

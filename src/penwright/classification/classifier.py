@@ -212,7 +212,7 @@ class Classifier:
         elif n_parts > 1:
             notes.append(f"the text is longer than the model's context, so it was processed in {n_parts} windows")
         if self.linear is not None and max(map(len, text.split(BETWEEN_TEXTS))) > MOST_CHARACTERS:
-            notes.append(f"only the n-grams of the first {MOST_CHARACTERS:,} characters count")
+            notes.append(f"n-grams are counted only in the first {MOST_CHARACTERS:,} characters")
         warnings, problem = tuple(notes), self.problem
         if problem == "regression":
             mean, deviation = self.model.scale.tolist()

@@ -75,7 +75,7 @@ def search(
     """Find lines that are similar to a query, or to each other.
 
     Prints the cosine similarity, the line number and the line, separated by tabs. The vectors of the lines are cached,
-    so the next search in the same file is fast. If some lines change, only these are embedded again.
+    so the next search in the same file is fast. If some lines change, only those are embedded again.
 
     --duplicates prints the similarity, then the number and the text of a line, then those of the earlier line.
     --clusters prints the typical words and the most central lines of each cluster.

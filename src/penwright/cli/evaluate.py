@@ -90,7 +90,7 @@ def _check_labels(run: Path, json: bool) -> None:
         return
     print("\n".join(mistake_lines(mistakes[:MOST_DOUBTFUL])))
     if len(mistakes) > MOST_DOUBTFUL:
-        print_message(f"these are {MOST_DOUBTFUL} of {len(mistakes):,}; --json prints all")
+        print_message(f"showing {MOST_DOUBTFUL} of {len(mistakes):,}; --json prints all")
 
 
 def _as_dict(score: "Score") -> dict[str, object]:

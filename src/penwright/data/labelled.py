@@ -63,7 +63,9 @@ def open_labelled(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT
         name = corpus.roles["label"][0][0] if "label" in corpus.roles else "score"
         if len({float(value) for value in corpus.label_values}) < 2:
             only = f"all texts have the score {corpus.label_values[0]}"
-            raise PenwrightError(f"{corpus.files[0].path}: {only}, so there is nothing to learn. Choose another column")
+            raise PenwrightError(
+                f"{corpus.files[0].path}: {only}, so there is nothing to learn. Choose another score column"
+            )
         return replace(corpus, label_counts={name: len(corpus.training)})
     held_out = {label for example in corpus.held_out for label in example.labels}
     counts = count_labels(corpus, held_out)

@@ -201,7 +201,7 @@ def _group_leaks(rows: Rows, where: Rows, chosen: Mask) -> list[Rule]:
     groups, others = rows.groups, where.groups
     if groups is None or others is None:
         return []
-    return [("the group is also held out", lambda _: np.isin(groups, others[chosen]))]
+    return [("other texts of the group are held out", lambda _: np.isin(groups, others[chosen]))]
 
 
 def open_rows(kind: RowKind[Example], paths: Sequence[str | Path], reading: ReadingOptions) -> Corpus[Example]:
@@ -213,7 +213,10 @@ def open_rows(kind: RowKind[Example], paths: Sequence[str | Path], reading: Read
         where, chosen = _read_all(kind, reading.validation, with_training_columns(reading, rows.roles, rows.label_kind))
         rest, files, how = keep, rows.files + where.files, "the validation files"
         if rows.groups is not None and where.groups is None:
-            notes = [*notes, "the validation files have no group column, so training texts may be of their groups"]
+            notes = [
+                *notes,
+                "the validation files have no group column, so their groups may also occur in the training texts",
+            ]
     else:
         where, chosen = rows, kind.hold_out(rows, keep, reading)
         rest, files = keep & ~chosen, rows.files

@@ -90,7 +90,7 @@ def compile_alone(model: DecoderOnly | EncoderDecoder, say: Say = say_nothing) -
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                say("waiting for a process that compiles in the background")
+                say("waiting for a background compilation to finish")
                 fcntl.flock(lock, fcntl.LOCK_EX)
         _write_shape(lock, model)
         engine.compile_steps(model, say)
@@ -187,7 +187,9 @@ def compile_now(run: Run, precision: Precision) -> None:
     """
     model = _model_of(run, precision)
     failure = _failure_of(engine.shape_key(model))
-    failure.write_text("the process that compiled the decoding steps was killed\n", encoding="utf-8")
+    failure.write_text(
+        "the process that was compiling the decoding steps was killed, perhaps for lack of memory\n", encoding="utf-8"
+    )
     try:
         engine.compile_steps(model)
     except Exception as error:

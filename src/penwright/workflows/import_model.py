@@ -50,7 +50,7 @@ def import_model(
         say(note)
     if (path / ADAPTER_CONFIG).is_file():
         say(
-            f"the adapter in {path} is left out. To merge it: "
+            f"the adapter in {path} was not imported. To merge it, run: "
             f"penwright export {quote(str(folder))} --adapter {quote(str(path))} --to penwright --output NEW_RUN"
         )
     try:

@@ -160,7 +160,7 @@ def _with_near_duplicates(corpus: AnyCorpus, say: Say) -> AnyCorpus:
         (each.text for each in part if isinstance(each, Labelled)) for part in (corpus.training, corpus.held_out)
     )
     key = ["near-duplicates", version("penwright"), corpus.fingerprint, corpus.report.split]
-    timer = Timer(SECONDS_IN_SILENCE, say, ["comparing the held-out texts with the training texts"])
+    timer = Timer(SECONDS_IN_SILENCE, say, ["looking for near-duplicates of training texts among the held-out texts"])
     timer.start()
     try:
         note = remember(key, lambda: {"note": near_duplicates_note(training, held_out)})["note"]
