@@ -75,7 +75,7 @@ def test_slow_comparison_is_announced(settings: Table, monkeypatch: pytest.Monke
 
     def say(text: str) -> None:
         assert not compared.is_set() or "comparing" not in text
-        if "comparing the held-out texts" in text:
+        if "looking for near-duplicates" in text:
             announced.set()
 
     def note(*_: object) -> str:
