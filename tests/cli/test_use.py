@@ -363,9 +363,13 @@ def test_align_chooses_a_head_and_translate_uses_it(
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.split("\n")) == 3 and (tmp_path / "run" / "alignment.json").is_file()
     loads: list[object] = []
-    monkeypatch.setattr(OpenedRun, "model", lambda opened, precision: loads.append(opened) or model(opened, precision))
-    translated = penwright("translate", tmp_path / "run", "eins zwei", "--align")
-    assert "\t" in translated.stdout and len(loads) == 1
+    monkeypatch.setattr(
+        OpenedRun, "model", lambda opened, precision: loads.append(precision) or model(opened, precision)
+    )
+    for precision, loaded in (("float32", ["float32"]), ("int8", ["int8", "float32"])):  # the head is for float32
+        translated = penwright("translate", tmp_path / "run", "eins zwei", "--align", "--precision", precision)
+        assert "\t" in translated.stdout and loads == loaded, translated.stderr
+        loads.clear()
     (tmp_path / "a.en").write_text("one\n", encoding="utf-8")
     uneven = penwright("align", tmp_path / "run", tmp_path / "a.de", tmp_path / "a.en")
     assert uneven.returncode == 1 and "2 lines" in uneven.stderr

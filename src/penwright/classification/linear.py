@@ -191,7 +191,9 @@ class LinearClassifier(NamedTuple):
 
 
 def _dense(values: Tensor, mask: Tensor, n_ngrams: int, n_labels: int) -> Float[Tensor, "ngrams n_labels"]:
-    """Return all weights, given the nonzero ones and a mask of their positions."""
+    """Return all weights, given the nonzero ones and a mask of their positions. Raise ValueError for a wrong mask."""
+    if mask.numel() != -(-n_ngrams * n_labels // 8):  # checked before memory is allocated
+        raise ValueError("the mask has the wrong size")
     places = np.flatnonzero(np.unpackbits(mask.numpy(), count=n_ngrams * n_labels))
     weights = torch.zeros(n_ngrams * n_labels).index_copy(0, torch.from_numpy(places), values)
     return weights.view(n_ngrams, n_labels)

@@ -161,13 +161,14 @@ def load_aligner(
     say: Say = say_nothing,
     translator: Translator | None = None,
 ) -> Aligner:
-    """Load a translation run for word alignment, or use `translator` if the run has already been loaded.
+    """Load a translation run for word alignment, in float32. If `translator` is in float32, use it instead.
 
     The attention head is chosen once, on the files at `paths` or, without paths, on the run's held-out pairs. It is
     saved in alignment.json.
     """
     opened_run = open_run(folder)
-    translator = translator or load_translator(opened_run, device, "float32", "align")
+    if translator is None or translator.model.decoder.cache_like.dtype != torch.float32:
+        translator = load_translator(opened_run, device, "float32", "align")
     if kept_alignment(opened_run.run) is None:
         pairs = [(pair.source, pair.target) for pair in _pairs(opened_run, paths)]
         say(f"choosing the attention head that aligns best on {len(pairs):,} pairs (once for this model)")
