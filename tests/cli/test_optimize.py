@@ -213,6 +213,15 @@ def test_first_use_compiles_in_the_background(
     assert [command[-3:] for command in background_commands] == [[str(runs / name), "float32", "1"]]
 
 
+def test_loaded_model_can_be_used_after_its_run_was_moved(
+    runs: Path, background_commands: list[list[str]], tmp_path: Path
+) -> None:
+    application = load(shutil.copytree(runs / "writer", tmp_path / "run"))
+    (tmp_path / "run").rename(tmp_path / "moved")
+    _use(application)
+    assert not background_commands
+
+
 def test_compilation_note_while_a_shape_is_compiled(
     runs: Path, background_commands: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,6 +317,13 @@ def test_failure_is_reported_and_tried_again_after_a_day_or_by_optimize(
     assert not background.compile_in_background(run, "float32")
     os.utime(failure, (0, time() - background.RETRY_AFTER - 60))
     assert background.compilation_note(model) == "" and background.compile_in_background(run, "float32")
+    monkeypatch.setattr(engine, "compile_steps", lambda *_: os._exit(9))  # as if the system killed the process
+    failure.unlink()
+    for counts in (False, True):  # one kill may have been a shutdown
+        if not (child := os.fork()):
+            background.compile_now(run, "float32")
+        os.waitpid(child, 0)
+        assert bool(background._recent_failure(model)) == counts
     monkeypatch.setattr(engine, "compile_steps", lambda *_: None)
     for compile_again in (lambda: background.compile_now(run, "float32"), lambda: background.compile_alone(model)):
         failure.touch()

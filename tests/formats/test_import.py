@@ -910,14 +910,16 @@ def test_damaged_gguf_file_is_refused(damage, message, saved_gguf: Path, tmp_pat
     assert_import_is_refused(path, tmp_path, message)
 
 
-def test_split_gguf_file_is_refused(saved_gguf: Path, tmp_path: Path) -> None:
-    content = saved_gguf.read_bytes()
+def test_split_gguf_file_is_refused_until_it_is_merged(saved_gguf: Path, tmp_path: Path) -> None:
+    content, path = saved_gguf.read_bytes(), tmp_path / "model-00001-of-00002.gguf"
     n_keys = struct.unpack("<Q", content[16:24])[0]
-    key = struct.pack("<Q", 11) + b"split.count" + struct.pack("<IH", 2, 2)
-    (tmp_path / "model-00001-of-00002.gguf").write_bytes(
-        content[:16] + struct.pack("<Q", n_keys + 1) + key + content[24:]
-    )
-    assert_import_is_refused(tmp_path / "model-00001-of-00002.gguf", tmp_path, "split into 2 files.*--merge")
+    for n_files in (2, 0):  # llama.cpp writes 0 when it merges
+        key = struct.pack("<Q", 11) + b"split.count" + struct.pack("<IH", 2, n_files)
+        filler = struct.pack("<Q", 1) + b"x" + struct.pack("<IQ", 8, 18) + 18 * b"."  # 64 bytes in all, for alignment
+        path.write_bytes(content[:16] + struct.pack("<Q", n_keys + 2) + key + filler + content[24:])
+        if n_files:
+            assert_import_is_refused(path, tmp_path, "split into 2 files.*--merge")
+    assert import_model(str(path), tmp_path / "merged").kind == "writer"
 
 
 def with_embedding_type(content: bytes, kind: int) -> bytes:

@@ -70,7 +70,11 @@ def compile_ahead(
             warnings.simplefilter("ignore")
             torch._inductor.aoti_compile_and_package(graph, package_path=str(unfinished), inductor_configs=options)
         unfinished.chmod(0o600)
-        if not is_right(_opened(unfinished, part, name, n_threads)):
+        try:
+            is_same = is_right(_opened(unfinished, part, name, n_threads))
+        except RuntimeError as error:
+            raise PenwrightError(f"the code that torch compiled cannot be run: {error}") from error
+        if not is_same:
             raise PenwrightError(
                 "the code that torch compiled gives different results from the model, and was deleted: use the model "
                 "without compiled steps, or try a different --precision"

@@ -147,7 +147,8 @@ def read_gguf(path: Path) -> Pretrained:
 
 def _read(path: Path) -> Pretrained:
     file = GGUFFile(path)
-    if (n_files := file.metadata.get("split.count", 1)) != 1:
+    n_files = file.metadata.get("split.count", 0)
+    if n_files not in (0, 1):  # llama.cpp writes 0 into merged files
         raise PenwrightError(
             f"the model is split into {n_files} files. Merge them with llama.cpp: "
             "llama-gguf-split --merge FIRST_FILE NEW_FILE"

@@ -33,7 +33,10 @@ def set_inductor_cache() -> None:
     """
     chosen = os.environ.get(INDUCTOR_CACHE_VARIABLE)
     if chosen is None or Path(chosen).name.startswith("torchinductor_"):
-        os.environ[INDUCTOR_CACHE_VARIABLE] = str(cache_folder("compiled") / processor_key())
+        folder = cache_folder("compiled") / processor_key()
+        with suppress(OSError):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # torch would let the group write to it
+        os.environ[INDUCTOR_CACHE_VARIABLE] = str(folder)
     danger = why_not_trusted(Path(os.environ[INDUCTOR_CACHE_VARIABLE]))
     if danger:
         warn(f"earlier compiled code is not used: {danger}", PenwrightWarning, stacklevel=3)

@@ -44,6 +44,7 @@ NICENESS = 10  # nice value: other programs, training included, get about ten ti
 FEWEST_PROCESSORS = 4
 RETRY_AFTER = 24 * 3600.0  # seconds after which a failed compilation is tried again
 LOCK, FAILED = "background.lock", "background-failed"
+KILLED = "the process that was compiling the decoding steps was killed, perhaps for lack of memory\n"
 SOON = "will be faster in a minute or two: its steps are being compiled in the background"
 INITIAL_STD = 0.02  # standard deviation of the random weights, for the check of the compiled code
 
@@ -75,7 +76,9 @@ def stop_compiling(compiler: subprocess.Popen[bytes]) -> None:
     with suppress(OSError):  # the process has already ended
         os.killpg(compiler.pid, signal.SIGKILL)
     compiler.wait()
-    with suppress(OSError, PenwrightError):  # the stopped process could not delete its record
+    with suppress(OSError, PenwrightError):  # the stopped process could not delete its files
+        for unfinished in cache_folder("compiled").glob(f"*.{compiler.pid}.pt2"):
+            unfinished.unlink()
         key = (cache_folder("compiled") / LOCK).read_text(encoding="ascii")[:KEY_LENGTH]
         _failure_of(key).unlink()
 
@@ -183,13 +186,12 @@ def compile_now(run: Run, precision: Precision) -> None:
     """Compile decoding steps for a run's model shape, even before its first checkpoint.
 
     A file records a failure. It is written first, and deleted on success, because a process that the system kills for
-    lack of memory cannot write anything.
+    lack of memory cannot write anything. Only a second kill counts as a failure: the first may be a shutdown.
     """
     model = _model_of(run, precision)
     failure = _failure_of(engine.shape_key(model))
-    failure.write_text(
-        "the process that was compiling the decoding steps was killed, perhaps for lack of memory\n", encoding="utf-8"
-    )
+    was_killed = failure.is_file() and failure.read_text(encoding="utf-8").startswith(KILLED)
+    failure.write_text(KILLED * (1 + was_killed), encoding="utf-8")
     try:
         engine.compile_steps(model)
     except Exception as error:
@@ -218,7 +220,8 @@ def _recent_failure(model: DecoderOnly | EncoderDecoder) -> Path | None:
     """Return the file that records that models of this shape could not be compiled; None if there is no recent one."""
     with suppress(OSError, PenwrightError):
         failure = _failure_of(engine.shape_key(model))
-        return failure if time() < failure.stat().st_mtime + RETRY_AFTER else None
+        is_recent = time() < failure.stat().st_mtime + RETRY_AFTER
+        return failure if is_recent and failure.read_text(encoding="utf-8") != KILLED else None
     return None
 
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from shlex import quote
@@ -204,7 +205,9 @@ def _before_first_use(
     run: Run, model: DecoderOnly | EncoderDecoder, precision: Precision, *, compiles: bool, is_outdated: bool
 ) -> None:
     """Compile the decoding steps in the background if they have not been compiled. Warn about slow decoding."""
-    is_started = compiles and not are_steps_compiled(model) and compile_in_background(run, precision)
+    is_started = False
+    with suppress(PenwrightError, OSError):  # the run's folder was moved or deleted after the model was loaded
+        is_started = compiles and not are_steps_compiled(model) and compile_in_background(run, precision) is not None
     if is_started or is_compiling(model):
         warn(f"{run.folder} {SOON}", PenwrightWarning, stacklevel=3)
     elif is_outdated:
