@@ -129,7 +129,9 @@ class Classifier:
         expects pairs, a text may be a pair, as in `classify`, or a single text.
         """
         texts = [texts] if isinstance(texts, str) else texts
-        joined = (text if isinstance(text, str) and "\t" not in text else self._joined(text) for text in texts)
+        joined = (
+            text.strip() if isinstance(text, str) and text.count("\t") != 1 else self._joined(text) for text in texts
+        )
         return normalize(self.pooled([self._tokens(text) for text in joined]), dim=-1)
 
     def pooled(self, texts: Sequence[Tokens]) -> Float[Tensor, "texts d_model"]:

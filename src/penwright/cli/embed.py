@@ -92,12 +92,17 @@ def search(
             _print(hit._asdict(), _row(hit), json)
     elif duplicates:
         pairs = index.near_duplicates(similarity)
-        for hit, earlier in pairs[:top]:
-            record = {**hit._asdict(), "earlier_line": earlier.line, "earlier_text": earlier.text}
-            _print(record, f"{_row(hit)}\t{earlier.line}\t{earlier.text}", json)
+        _print_pairs(pairs[:top], json)
         print_message(f"{count(len(pairs), 'near-duplicate')} in {count(len(index.lines), 'line')}")
     else:
         _print_clusters(index.clusters(n_clusters), top or 3, json)
+
+
+def _print_pairs(pairs: "Sequence[tuple[Hit, Hit]]", json: bool) -> None:
+    """Print pairs of near-duplicates, the later line of each pair first."""
+    for hit, earlier in pairs:
+        record = {**hit._asdict(), "earlier_line": earlier.line, "earlier_text": earlier.text}
+        _print(record, f"{_row(hit)}\t{earlier.line}\t{earlier.text}", json)
 
 
 def _print_clusters(clusters: "Sequence[tuple[tuple[str, ...], list[Hit]]]", top: int, json: bool) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
@@ -44,6 +44,7 @@ RowSource = Source[TwoSides]
 Sizes = NDArray[np.uint32]
 SHORT = 30  # the ratio of lengths is checked only if a side has more characters than this
 TOO_LONG = "longer than"  # prefix of the message about rows that are too long
+NO_GROUPS = "the validation files have no group column, so their groups may also occur in the training texts"
 BATCH = 8192  # number of rows measured at a time
 
 
@@ -169,9 +170,8 @@ class RowKind(Generic[Example]):
         n_characters, n_bytes = (sum(int(side[chosen].sum()) for side in each[self.sides]) for each in sides)
         groups = None if rows.groups is None else rows.groups[chosen]
         read, n = (lambda: map(self.example, rows.read(chosen))), int(chosen.sum())
-        return CorpusPart(
-            read, n, n_characters, n_bytes, groups, lambda index: rows.location(int(np.flatnonzero(chosen)[index]))
-        )
+        places = cache(lambda: np.flatnonzero(chosen))
+        return CorpusPart(read, n, n_characters, n_bytes, groups, lambda index: rows.location(int(places()[index])))
 
 
 def hold_out_some(
@@ -213,10 +213,7 @@ def open_rows(kind: RowKind[Example], paths: Sequence[str | Path], reading: Read
         where, chosen = _read_all(kind, reading.validation, with_training_columns(reading, rows.roles, rows.label_kind))
         rest, files, how = keep, rows.files + where.files, "the validation files"
         if rows.groups is not None and where.groups is None:
-            notes = [
-                *notes,
-                "the validation files have no group column, so their groups may also occur in the training texts",
-            ]
+            notes = [*notes, NO_GROUPS]
     else:
         where, chosen = rows, kind.hold_out(rows, keep, reading)
         rest, files = keep & ~chosen, rows.files

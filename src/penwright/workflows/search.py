@@ -31,7 +31,7 @@ from penwright.workflows.load import best_precision, load_embedder, open_run
 CHUNK = 512  # number of lines to embed at once
 MOST_LINES = 2_000_000
 MOST_COMPARED = 50_000  # maximum number of lines to compare with each other
-FORMAT = 1  # increment this number whenever vectors are computed or stored differently
+FORMAT = 2  # increment this number whenever vectors are computed or stored differently
 # The files of an index, in a folder of the cache: the vectors, and the hash of each line of text, one per line.
 VECTORS, HASHES = "vectors.npy", "hashes.txt"
 
@@ -57,7 +57,8 @@ class SearchIndex:
         self.embedder = load_embedder(self.opened, device, "search")
         self.precision = best_precision(self.opened.run, usable_device(device)) or "float32"
         places = os.path.realpath(folder), STANDARD_INPUT if is_pipe_name(path) else os.path.realpath(path)
-        self.name = _hash("\n".join(places))[:16]  # start of the names of the folders for this run and this file
+        # start of the names of the folders for this run, file and precision
+        self.name = _hash("\n".join((*places, self.precision)))[:16]
         self.line_indices = [index for index, line in enumerate(lines) if not is_blank(line)]
         self.lines = [lines[index] for index in self.line_indices]
         if not 0 < len(self.lines) <= MOST_LINES:
