@@ -5,7 +5,7 @@ import os
 import socket
 from contextlib import ExitStack, closing
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 
 import pytest
 
@@ -95,6 +95,8 @@ def test_connection_limit_leaves_file_descriptors_free() -> None:
 def test_client_that_does_not_read_is_disconnected(impatient_server: RunningServer) -> None:
     host = impatient_server.address.removeprefix("http://")
     request = f"GET /openapi.json HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
+    assert ask(impatient_server.address, "/openapi.json").status == 200  # opens what the server keeps open
+    sleep(0.5)  # until that connection is closed
     n_before = open_files()
     with closing(connect(impatient_server.address, request * 400)):
         assert eventually(lambda: open_files() <= n_before + 1, 20)  # the client's own socket is still open
