@@ -5,7 +5,7 @@ import os
 import socket
 from contextlib import ExitStack, closing
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic
 
 import pytest
 
@@ -95,11 +95,14 @@ def test_connection_limit_leaves_file_descriptors_free() -> None:
 def test_client_that_does_not_read_is_disconnected(impatient_server: RunningServer) -> None:
     host = impatient_server.address.removeprefix("http://")
     request = f"GET /openapi.json HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
-    assert ask(impatient_server.address, "/openapi.json").status == 200  # opens what the server keeps open
-    sleep(0.5)  # until that connection is closed
-    n_before = open_files()
-    with closing(connect(impatient_server.address, request * 400)):
-        assert eventually(lambda: open_files() <= n_before + 1, 20)  # the client's own socket is still open
+
+    def is_disconnected() -> bool:
+        n_before = open_files()
+        with closing(connect(impatient_server.address, request * 400)):
+            return eventually(lambda: open_files() <= n_before + 1, 10)  # the client's own socket is still open
+
+    # Connections of other tests may open or close meanwhile, which changes the count, so three clients are tried.
+    assert any(is_disconnected() for _ in range(3))
 
 
 def open_files() -> int:
