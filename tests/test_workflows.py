@@ -358,7 +358,12 @@ def test_score_that_is_not_finite_does_not_beat_the_baselines(trained_run: Path)
 def test_model_is_not_judged_by_differences_that_may_be_due_to_chance(trained_run: Path) -> None:
     run = Run(trained_run)
     for step in (0, 10**6):
-        run.append("metrics.jsonl", {"step": step, "accuracy": 80.0})
+        run.append("metrics.jsonl", {"step": step, "accuracy": 80.0, "macro-F1": 80.0})
+        both = (
+            Score("accuracy", 80.0, True, standard_error=4.0, note="linear"),
+            Score("macro-F1", 82.0, True, "linear"),
+        )
+        assert not unbeaten(run, step, *both)
         assert not unbeaten(run, step, Score("accuracy", 80.0, True), Score("accuracy", 83.0, True, standard_error=4.0))
         (message,) = unbeaten(run, step, Score("accuracy", 85.0, True, standard_error=4.0))
         assert message.startswith("not beaten: accuracy 85.000") and "before fine-tuning" not in message

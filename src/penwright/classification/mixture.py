@@ -101,7 +101,7 @@ def fit_mixture_of_sets(
 def fit_mixture_of_scores(
     encoder: Outputs, linear: Outputs, targets: Float[Tensor, "texts n_labels"], initial: Weights = LINEAR_ALONE
 ) -> Float[Tensor, "2"]:
-    """Return the mixture weights for standardized scores, by ridge regression toward the initial weights.
+    """Fit the mixture weights for standardized scores by ridge regression, which keeps them near the initial weights.
 
     If the unconstrained optimum is out of bounds, the best weights lie on an edge: one weight is 0 or MOST_WEIGHT.
     """

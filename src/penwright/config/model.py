@@ -40,7 +40,7 @@ class RotaryScaling(Settings):
     original_context: PositiveInt | None = (
         None  # context length before scaling, in tokens; None: all frequencies count as low (linear scaling)
     )
-    yarn: bool = False  # scale as in YaRN (Peng et al. 2023): gradual in the logarithm of the frequency
+    yarn: bool = False  # YaRN (Peng et al. 2023): interpolate between scaled and unscaled by log frequency
     attention_factor: PositiveFloat = 1.0  # YaRN: queries and keys are multiplied by this
 
 

@@ -111,7 +111,7 @@ class CorpusPart(Generic[Example]):
     n_characters: int  # number of characters in all documents, labelled texts, or targets of pairs
     n_bytes: int  # number of UTF-8 bytes in all documents, labelled texts, or targets of pairs
     groups: Groups = None  # hash of each example's group
-    location: Callable[[int], str] = str  # describes the location of an example, given its index
+    location: Callable[[int], str] = str  # takes the index of an example; returns its file and row
 
     def __iter__(self) -> Iterator[Example]:
         return self.read()

@@ -93,7 +93,7 @@ def settings_from_huggingface(config: Config) -> Outline:
 
 
 def _has_window(config: Config) -> bool:
-    """Return whether a layer has a sliding window. Some Qwen models set `use_sliding_window`, but no layer uses it."""
+    """Return whether any layer has a sliding window. Some Qwen models set `use_sliding_window` for no layer."""
     layers, size = config.get("layer_types"), config.get("num_hidden_layers")
     if isinstance(layers, list):
         return "sliding_attention" in layers
@@ -226,7 +226,7 @@ def _parts(source: TensorSource, tensor: Tensor) -> Iterator[tuple[str, Tensor]]
 
 
 def read_huggingface(folder: Path, languages: Languages | None = None, *, pairs: bool = False) -> Pretrained:
-    """Read the model in a folder; `pairs` makes a classifier read pairs of texts.
+    """Read the model in a folder. With `pairs`, a classifier reads pairs of texts.
 
     Raises PenwrightError, naming the file or key, if the model cannot be used.
     """

@@ -95,7 +95,7 @@ def shards_of(folder: Path) -> list[Path]:
             pickles = sorted(each.name for pattern in PICKLES for each in folder.glob(pattern))
             only = f" The folder has only {', '.join(pickles[:3])}." if pickles else ""
             if names != [WEIGHTS]:
-                raise PenwrightError(f"there is no {name}, which {INDEX} lists. Download the model again")
+                raise PenwrightError(f"{INDEX} lists {name}, but there is no such file. Download the model again")
             raise PenwrightError(
                 f"there is no {name}.{only} Only safetensors files are read, because opening other formats can run "
                 "code. Convert the model with transformers, model.save_pretrained(FOLDER), or look on its page for a "

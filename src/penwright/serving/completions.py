@@ -166,7 +166,7 @@ class _ChoiceBuilder:
 
 
 def _score(inspector: Inspector, ids: Sequence[int], k: int) -> Generator[None, None, TokenScores]:
-    """Score each token of a prompt that follows another token, given those before it. Yield between steps."""
+    """Score each token of a prompt that has a token before it. Yield between steps."""
     return token_scores_in_steps(inspector.model, inspector.reader.read_ids(ids), inspector.words, k)
 
 

@@ -62,7 +62,8 @@ def doubtful_labels(context: RunContext, corpus: AnyCorpus) -> tuple[list[Mistak
     followed by held-out texts. If there are many texts, a random sample is checked.
     """
     labels, seed, parts = context.card.labels, context.recipe.seed, (corpus.training, corpus.held_out)
-    samples = [some_texts(context, corpus, part, seed) for part in parts]
+    n = max(1, sum(part.n_characters for part in parts))
+    samples = [some_texts(context, corpus, part, seed, part.n_characters / n) for part in parts]
     texts, numbers = [text for each in samples for text in each.texts], torch.cat([each.targets for each in samples])
     places = [(part, row) for part, each in zip(parts, samples, strict=True) for row in each.rows]
     known = [each.groups for each in samples if each.groups is not None]

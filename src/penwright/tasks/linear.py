@@ -54,10 +54,13 @@ def refit_linear(linear: LinearClassifier, context: RunContext, until: float = i
     return linear.refit([*both[0].texts, *both[1].texts], torch.cat([each.targets for each in both]), until)
 
 
-def some_texts(context: RunContext, corpus: AnyCorpus, part: AnyPart, seed: int) -> SomeTexts:
-    """Return the texts of a split with their targets and groups. If there are many texts, return a random sample."""
+def some_texts(context: RunContext, corpus: AnyCorpus, part: AnyPart, seed: int, share: float = 1.0) -> SomeTexts:
+    """Return the texts of a split with their targets and groups.
+
+    If there are many texts, return a random sample. `share` lowers the limit, for several splits together.
+    """
     values, table = corpus.label_values or context.card.labels, target_table(context, corpus)
-    sample = _sampled(part, values, len(context.card.labels), seed)
+    sample = _sampled(part, values, len(context.card.labels), seed, share)
     return sample if table is None else sample._replace(targets=table[sample.targets])
 
 
@@ -73,10 +76,10 @@ def linear_accuracy(corpus: AnyCorpus, until: float) -> float:
     return 100 * float((linear.outputs(texts[:MOST_EVALUATED]).argmax(-1) == truth[:MOST_EVALUATED]).double().mean())
 
 
-def _sampled(part: AnyPart, values: Sequence[str], n_labels: int, seed: int) -> SomeTexts:
+def _sampled(part: AnyPart, values: Sequence[str], n_labels: int, seed: int, share: float = 1.0) -> SomeTexts:
     """Return the texts of a split with the indices of their labels as targets. If there are many, return a sample."""
-    fitting = int(len(part) * MOST_CHARACTERS / max(1, part.n_characters))
-    n = max(1, min(len(part), fitting, MOST_LOGITS // n_labels))
+    fitting = int(share * len(part) * MOST_CHARACTERS / max(1, part.n_characters))
+    n = max(1, min(len(part), fitting, int(share * MOST_LOGITS) // n_labels))
     kept = np.zeros(len(part), dtype=bool)
     kept[np.random.default_rng(seed).permutation(len(part))[:n]] = True
     texts, numbers = [], []

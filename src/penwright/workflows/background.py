@@ -38,7 +38,7 @@ MOST_PARAMETERS = 300_000_000  # maximum number of parameters; larger models tak
 # Memory in bytes for compiling while another process trains the model. Compiling alone takes about 4 bytes for each
 # parameter, plus 1.4 GB (measured with 97 million parameters).
 BYTES_PER_PARAMETER, COMPILER_BYTES = 16, 2e9
-NICENESS = 10  # nice value: other programs, training included, get about ten times as much processor time
+NICENESS = 10  # nice value where there is no idle priority: other programs get about ten times as much processor time
 # Nice values do not help against a limit on processor time, as in a container: all its processes share the time. If
 # the limit is below this number of processors, nothing is compiled in the background.
 FEWEST_PROCESSORS = 4
@@ -73,14 +73,17 @@ def compile_in_background(run: Run, precision: Precision) -> subprocess.Popen[by
 
 def stop_compiling(compiler: subprocess.Popen[bytes]) -> None:
     """Kill a process that `compile_in_background` started, and the C++ compilers that it runs."""
-    with suppress(OSError):  # the process has already ended
+    if compiler.poll() is not None:
+        return
+    folder, leftovers = cache_folder("compiled"), list[Path]()
+    with suppress(OSError):  # the process still holds the lock, so the key in it is its own
+        leftovers.append(_failure_of((folder / LOCK).read_text(encoding="ascii")[:KEY_LENGTH]))
+    with suppress(ProcessLookupError):  # it has just ended
         os.killpg(compiler.pid, signal.SIGKILL)
     compiler.wait()
-    with suppress(OSError, PenwrightError):  # the stopped process could not delete its files
-        for unfinished in cache_folder("compiled").glob(f"*.{compiler.pid}.pt2"):
-            unfinished.unlink()
-        key = (cache_folder("compiled") / LOCK).read_text(encoding="ascii")[:KEY_LENGTH]
-        _failure_of(key).unlink()
+    for leftover in (*leftovers, *folder.glob(f"*.{compiler.pid}.pt2")):  # a killed process cannot delete its files
+        with suppress(OSError):
+            leftover.unlink()
 
 
 def compile_alone(model: DecoderOnly | EncoderDecoder, say: Say = say_nothing) -> None:
@@ -190,7 +193,7 @@ def compile_now(run: Run, precision: Precision) -> None:
     """
     model = _model_of(run, precision)
     failure = _failure_of(engine.shape_key(model))
-    was_killed = failure.is_file() and failure.read_text(encoding="utf-8").startswith(KILLED)
+    was_killed = _is_recent(failure) and failure.read_text(encoding="utf-8").startswith(KILLED)
     failure.write_text(KILLED * (1 + was_killed), encoding="utf-8")
     try:
         engine.compile_steps(model)
@@ -217,17 +220,22 @@ def _failure_of(key: str) -> Path:
 
 
 def _recent_failure(model: DecoderOnly | EncoderDecoder) -> Path | None:
-    """Return the file that records that models of this shape could not be compiled; None if there is no recent one."""
+    """Return the file that records a recent failure to compile models of this shape, or None."""
     with suppress(OSError, PenwrightError):
         failure = _failure_of(engine.shape_key(model))
-        is_recent = time() < failure.stat().st_mtime + RETRY_AFTER
-        return failure if is_recent and failure.read_text(encoding="utf-8") != KILLED else None
+        return failure if _is_recent(failure) and failure.read_text(encoding="utf-8") != KILLED else None
     return None
 
 
+def _is_recent(failure: Path) -> bool:
+    return failure.is_file() and time() < failure.stat().st_mtime + RETRY_AFTER
+
+
 def lower_priority() -> None:
-    """Give other programs, training included, most of the processor time."""
+    """Leave the processors to other programs, training included, as far as the system allows."""
     os.nice(NICENESS)
+    if hasattr(os, "SCHED_IDLE"):  # training loses half as much time as beside a process that is only nice
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     with suppress(OSError):  # Linux groups processes by session, and compares nice values only within a group
         Path("/proc/self/autogroup").write_text(str(NICENESS), encoding="ascii")
 

@@ -242,9 +242,7 @@ def fit(
         context.model.to("meta")
         give_back_memory()
     best, warnings = run.checkpoints.best()
-    for warning in warnings:
-        notify(observers, "message", warning)
-    for message in _unbeaten(run, context, best.step, to_beat):
+    for message in (*warnings, *_unbeaten(run, context, best.step, to_beat)):
         notify(observers, "message", message)
     if note := choose_precision(run, context):
         notify(observers, "message", note)
@@ -281,7 +279,7 @@ def _compiling_early(run: Run, context: RunContext, n_threads: int, observers: S
 def _unbeaten(run: Run, context: RunContext, step: int, baselines: Sequence[Score]) -> Iterator[str]:
     """Yield a message about each baseline that the checkpoint of `step` does not beat. Skip perfect scores.
 
-    Also skip baselines that differ from the model by at most a standard error, unless fine-tuning changed nothing.
+    Also skip baselines within a standard error (of the accuracy, for macro-F1), unless fine-tuning changed nothing.
     """
     n, is_unchanged = len(context.held_out), not step and not context.is_trained
     if baselines and context.recipe.task == "classify" and n < FEWEST_JUDGED:
@@ -289,11 +287,12 @@ def _unbeaten(run: Run, context: RunContext, step: int, baselines: Sequence[Scor
         return
     scores = next((record for record in run.records(METRICS) if record["step"] == step), {})
     is_too_long = is_over_fitted(run.records(METRICS), run.checkpoints.last_step(), step)
+    errors = {(each.note, each.higher_is_better): each.standard_error for each in baselines if each.standard_error}
     for baseline in (each for each in baselines if each.name in scores):
-        value = scores[baseline.name]  # None if the score was not finite
-        score = baseline._replace(value=nan if value is None else value)
+        value, error = scores[baseline.name], errors.get((baseline.note, baseline.higher_is_better), 0.0)
+        score = baseline._replace(value=nan if value is None else value)  # None: the score was not finite
         is_perfect = score.higher_is_better and score.value >= 100  # scores where higher is better are percentages
-        is_alike = abs(score.value - baseline.value) <= (baseline.standard_error or 0.0) and not is_unchanged
+        is_alike = abs(score.value - baseline.value) <= error and not is_unchanged
         if not is_perfect and not is_alike and not score.beats(baseline.value):
             has = f"has {score.value:.3f}{', as before fine-tuning' if is_unchanged else ''}"
             unbeaten = f"not beaten: {baseline.name} {baseline.value:.3f} ({baseline.note})"

@@ -48,7 +48,7 @@ def require_few_cells(name: str, n_cells: int) -> None:
 
 
 def _rows(file: BinaryIO | BufferedIOBase, opened: ZipFile, name: str, format_name: str) -> Iterator[tuple[str, Cells]]:
-    """Yield the rows of all sheets with the sheet's name.
+    """Yield each row of every sheet, with the name of its sheet.
 
     Raises PenwrightError if a sheet has too many rows, or a row too many characters.
     """
