@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from penwright.model.layers import Dropout, random_levels
+from penwright.model.layers import Dropout, dropout_factors
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -28,6 +28,11 @@ def test_nothing_is_dropped_in_evaluation_or_at_zero() -> None:
     assert Dropout(0.0)(x) is x and Dropout(0.5).eval()(x) is x
 
 
+def test_rare_dropout_leaves_all_other_values_scaled_alike() -> None:
+    y = Dropout(1e-6)(torch.ones(1_000_000))
+    assert set(y.unique().tolist()) <= {0.0, y.max().item()} and float(y.max()) == pytest.approx(1, abs=1e-4)
+
+
 def test_dropout_is_reproducible_by_seed() -> None:
     results = []
     for _ in range(2):
@@ -37,7 +42,9 @@ def test_dropout_is_reproducible_by_seed() -> None:
 
 
 @pytest.mark.parametrize("shape", [(7, 11), (4,), (2, 3, 5)])
-def test_random_operator_passes_opcheck_and_is_tagged_nondeterministic(shape: tuple[int, ...]) -> None:
+def test_operator_passes_opcheck_and_is_tagged_nondeterministic(shape: tuple[int, ...]) -> None:
     checks = ("test_schema", "test_faketensor")
-    assert set(torch.library.opcheck(random_levels, (torch.ones(shape),), test_utils=checks).values()) == {"SUCCESS"}
-    assert torch.Tag.nondeterministic_seeded in random_levels._opoverload.tags
+    assert set(torch.library.opcheck(dropout_factors, (torch.ones(shape), 0.3), test_utils=checks).values()) == {
+        "SUCCESS"
+    }
+    assert torch.Tag.nondeterministic_seeded in dropout_factors._opoverload.tags

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from penwright.config import ModelSettings
 from penwright.model.embedding import Rotation
-from penwright.model.layers import make_norm
+from penwright.model.layers import drop, make_norm
 
 
 class KernelMask(NamedTuple):
@@ -113,11 +113,11 @@ def plain_attention(
     """
     keys, values = repeat_kv(keys, queries), repeat_kv(values, queries)
     if not _in_blocks(queries, mask):
-        return F.dropout(attention_weights(queries, keys, mask), dropout) @ values
+        return drop(attention_weights(queries, keys, mask), dropout) @ values
     ends = [min(start + CAUSAL_BLOCK, queries.shape[2]) for start in range(0, queries.shape[2], CAUSAL_BLOCK)]
     blocks = zip(queries.split(CAUSAL_BLOCK, dim=2), ends, strict=True)
     weights = ((attention_weights(block, keys[:, :, :end], mask), end) for block, end in blocks)
-    return torch.cat([F.dropout(weight, dropout) @ values[:, :, :end] for weight, end in weights], dim=2)
+    return torch.cat([drop(weight, dropout) @ values[:, :, :end] for weight, end in weights], dim=2)
 
 
 def _in_blocks(queries: Float[Tensor, "batch n_heads targets d_head"], mask: KernelMask) -> bool:

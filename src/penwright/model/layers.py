@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from penwright.config import ModelSettings, NormSettings
 
-LEVELS = 2**16
+LEVELS = 2**15  # number of probabilities that dropout on a CPU can have
 
 
 class RMSNorm(nn.RMSNorm):
@@ -28,30 +28,38 @@ def make_norm(width: int, settings: NormSettings, *, bias: bool) -> nn.Module:
     return nn.LayerNorm(width, eps=settings.eps, bias=bias)
 
 
-@torch.library.custom_op("penwright::random_levels", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
-def random_levels(like: torch.Tensor) -> torch.Tensor:
-    """Draw a random int16 for each element of `like`; a custom operator is faster than code from torch.compile."""
+@torch.library.custom_op("penwright::dropout_factors", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
+def dropout_factors(like: torch.Tensor, p: float) -> torch.Tensor:
+    """Draw a factor for each element of `like`: 0 with probability p, otherwise 1 / (1 - p).
+
+    This custom operator is faster than `F.dropout` and than code from torch.compile: it draws 16 bits per element.
+    """
     draws = torch.empty(-(-like.numel() // 4), dtype=torch.int64).random_(-(2**63), None)  # an int64 holds four int16s
-    return draws.view(torch.int16)[: like.numel()].view(like.shape)
+    levels = draws.view(torch.int16)[: like.numel()].view(like.shape).bitwise_and_(LEVELS - 1)
+    dropped = max(1, min(round(p * LEVELS), LEVELS - 1))
+    return levels.sub_(dropped - 1).clamp_(0, 1).to(like.dtype).mul_(LEVELS / (LEVELS - dropped))
 
 
-@random_levels.register_fake
-def _(like: torch.Tensor) -> torch.Tensor:
-    return torch.empty(like.shape, dtype=torch.int16)
+@dropout_factors.register_fake
+def _(like: torch.Tensor, p: float) -> torch.Tensor:
+    return torch.empty(like.shape, dtype=like.dtype)
+
+
+def drop(x: Float[Tensor, "*shape"], p: float) -> Float[Tensor, "*shape"]:
+    """Zero elements with probability p and scale up the rest; on a CPU, p is rounded to a multiple of 1/32768."""
+    if p == 0:
+        return x
+    if x.device.type != "cpu":
+        return F.dropout(x, p)
+    return x * dropout_factors(x.detach(), p)
 
 
 class Dropout(nn.Dropout):
-    """Dropout that draws 16 instead of 64 random bits per number on a CPU; p is rounded to a multiple of 1/65536."""
+    """Dropout that is faster on a CPU."""
 
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """Zero elements with probability p and scale up the rest; in evaluation mode, return `x`."""
-        if not self.training or self.p == 0:
-            return x
-        if x.device.type != "cpu":
-            return F.dropout(x, self.p)
-        dropped = min(round(self.p * LEVELS), LEVELS - 1)
-        kept = random_levels(x) >= dropped - LEVELS // 2
-        return x * kept.to(x.dtype).mul(LEVELS / (LEVELS - dropped))
+        """Apply dropout in training mode; in evaluation mode, return `x`."""
+        return drop(x, self.p) if self.training else x
 
 
 def relu_squared(x: Tensor) -> Tensor:
