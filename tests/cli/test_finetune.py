@@ -95,6 +95,23 @@ def test_killed_run_resumes_to_the_same_weights(
     assert (killed / "metrics.jsonl").read_text().count("\n") == 3  # steps 0, 3 and 6
 
 
+def test_keep_old_averages_the_weights_with_those_of_the_base(
+    penwright: Command, runs: Path, new_text: Path, tmp_path: Path
+) -> None:
+    options = ["--from", runs / "writer", "--keep-old", 0.4, "--steps", 3, *settings()]
+    made = penwright("train", new_text / "nights.txt", "--run", tmp_path / "run", *options)
+    assert made.returncode == 0, made.stderr
+    run, base = open_run(tmp_path / "run"), open_run(runs / "writer").weights()
+    assert run.recipe.finetuning.base_weight == 0.3
+    checkpoint = run.run.checkpoints.newest()[0]
+    trained = checkpoint.training()
+    for name, tensor in checkpoint.weights().items():
+        torch.testing.assert_close(tensor, torch.lerp(trained[f"raw/{name}"], base[name], 0.3))
+    assert any(not torch.equal(tensor, trained[f"raw/{name}"]) for name, tensor in checkpoint.weights().items())
+    refused = penwright("train", new_text / "nights.txt", *options, "--lora", 2, "--set", "finetuning.base_weight=0.2")
+    assert (refused.returncode, "base_weight cannot be combined with [lora]" in refused.stderr) == (2, True)
+
+
 def test_lora_saves_only_adapters_and_merges_them_on_loading(
     penwright: Command, runs: Path, new_text: Path, tmp_path: Path
 ) -> None:

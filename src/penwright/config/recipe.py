@@ -101,6 +101,7 @@ class FineTuningSettings(Settings):
     base: str  # run folder of the model to start from
     base_sha256: str | None = None  # checksum of the base model's weights, recorded when training begins
     keep_old: Annotated[float, Field(ge=0, lt=1)] = 0.0  # share of batches from the base model's training text
+    base_weight: Annotated[float, Field(ge=0, lt=1)] = 0.0  # weight of the base in the mean of both models' weights
     trim_vocabulary: bool = False  # drop tokens of the base model that are not in the training text
     add_tokens: PositiveInt | str | None = None  # number of new tokens to learn from the text, or a file of words
     freeze_embeddings: bool = False  # do not train the token embeddings, which makes steps of small models faster
@@ -110,6 +111,8 @@ class FineTuningSettings(Settings):
     def _check(self) -> "FineTuningSettings":
         if self.freeze_embeddings and self.add_tokens:
             raise ValueError("freeze_embeddings cannot be combined with add_tokens, whose vectors must be trained")
+        if self.base_weight and not self.keep_old:
+            raise ValueError("base_weight needs keep_old")
         return self
 
 
@@ -264,6 +267,8 @@ class Recipe(Settings):
             raise ValueError(f"[data] dictionary is for translators only, not for the task {self.task}")
         if self.model.balanced and self.model.problem_type != "single_label_classification":
             raise ValueError("[model] balanced (--balance) is only for classifiers that give each text one label")
+        if self.finetuning and self.finetuning.base_weight and (self.lora or self.training.ema_decay):
+            raise ValueError("[finetuning] base_weight cannot be combined with [lora] or with [training] ema_decay")
         if self.lora and not self.finetuning:
             raise ValueError(
                 "[lora] needs [finetuning]: an adapter changes a trained model. Name the model with --from RUN"

@@ -201,3 +201,21 @@ class WeightAverage:
             previous = current.clone()
             current.copy_(self.average[name])
             self.average[name].copy_(previous)
+
+
+class BaseAverage(WeightAverage):
+    """The weighted mean of a base model's weights and the trained weights (Wortsman et al. 2022).
+
+    It keeps more of the skills of the base than the trained weights alone do.
+    """
+
+    def __init__(self, model: nn.Module, base_weight: float):
+        super().__init__(model, decay=0.0)
+        self.base_weight = base_weight
+        self.base = {name: tensor.clone() for name, tensor in self.current.items()}
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Compute the mean again, with the current weights."""
+        average, base, current = (locals_of([*each.values()]) for each in (self.average, self.base, self.current))
+        torch._foreach_copy_(average, torch._foreach_lerp(current, base, self.base_weight))

@@ -27,7 +27,7 @@ from penwright.training.auto.machine import Machine, compile_blocks, memory_of_r
 from penwright.training.budget import Budget, TrainState
 from penwright.training.distributed.parallel import Parallelism, ShardedSaver, full, gathered, like, parallelize
 from penwright.training.distributed.ranks import is_lost_connection, synchronized
-from penwright.training.optimizers import Optimizers, WeightAverage
+from penwright.training.optimizers import BaseAverage, Optimizers, WeightAverage
 
 TOO_MANY_SKIPPED = 25  # number of consecutive skipped steps that ends the training
 # maximum share of a rank's memory for an unsharded gradient; FSDP2 accumulates larger gradients in shards
@@ -116,8 +116,12 @@ class Trainer:
         loss = LossModule(self.model, self.settings.label_smoothing, taught)
         self.loss = parallelize(loss, kind, self.ranks, machine.device, machine.precision)
         self.optimizers = Optimizers(self.model, recipe.optimizer, machine.precision, machine.ranks)
-        averages = self.settings.ema_decay and (self.ranks.is_main or self.is_sharded)
-        self.average = WeightAverage(self.model, self.settings.ema_decay) if averages else None
+        self.average: WeightAverage | None = None
+        if self.ranks.is_main or self.is_sharded:
+            if recipe.finetuning and recipe.finetuning.base_weight:
+                self.average = BaseAverage(self.model, recipe.finetuning.base_weight)
+            elif self.settings.ema_decay:
+                self.average = WeightAverage(self.model, self.settings.ema_decay)
         self.budget = Budget(self.settings, recipe.schedule, batches, self.ranks.size)
 
     @property
@@ -226,7 +230,7 @@ class Trainer:
                 yield
 
     def weights(self) -> Tensors:
-        """Return the weights for inference: the moving average if there is one, or else the current weights."""
+        """Return the weights for inference: the average if there is one, or else the current weights."""
         return gathered(self.average.average if self.average is not None else weights_of(self.model))
 
     def save(self) -> tuple[Tensors, Record]:

@@ -40,12 +40,13 @@ def make_context(
 ) -> RunContext:
     """Store the tokens of the corpus, and initialize the model. If there is a base model, load its weights.
 
-    A resumed run loads a checkpoint afterwards, but a checkpoint of adapters does not contain the base weights.
+    A resumed run loads a checkpoint afterwards, but not the base weights that adapters and averages with them need.
     """
     training = token_store(recipe.task, corpus, tokenizer, corpus.labels, held_out=False)
     held_out = token_store(recipe.task, corpus, tokenizer, corpus.labels, held_out=True)
     model = make_model(recipe.task, tokenizer.vocab_size, recipe.model, len(corpus.labels), recipe.lora)
-    has_new_head = start_from_base(model, recipe, tokenizer, corpus.labels) if is_new or recipe.lora else False
+    needs_base = is_new or recipe.lora or (recipe.finetuning and recipe.finetuning.base_weight)
+    has_new_head = start_from_base(model, recipe, tokenizer, corpus.labels) if needs_base else False
     if recipe.finetuning and recipe.finetuning.freeze_embeddings:
         freeze_embeddings(model)
     if isinstance(model, DecoderOnly) and is_new and recipe.training.bigram_init:

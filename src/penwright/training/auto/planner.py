@@ -186,7 +186,8 @@ class _Planner:
             self._suggest("model.attention_dropout", rate, reason)
         if "dropout" not in model and (model.get("size") is None or model["size"] in LADDER):
             self._suggest("model.dropout", *self._dropout())
-        if self.facts.task == "classify" and not self._is_taught and self.capacity.epochs >= MANY_EPOCHS:
+        is_taught = bool(self.choices.section("distillation"))
+        if self.facts.task == "classify" and not is_taught and self.capacity.epochs >= MANY_EPOCHS:
             reason = f"for about {amount(self.capacity.epochs, 'epoch')}, to prevent reliance on single words"
             self.choices.revise("model.token_dropout", 0.7, reason)
         if self.facts.task == "translate":
@@ -198,7 +199,7 @@ class _Planner:
 
     def _dropout(self) -> tuple[float, str]:
         if self.facts.task == "classify":
-            if self._is_taught:
+            if self.choices.section("distillation"):
                 return 0.1, "a model overfits to teachers' predictions more slowly than to labels"
             return 0.3, "small labelled sets overfit quickly"
         epochs = self.capacity.epochs
@@ -229,16 +230,15 @@ class _Planner:
         is_few = facts.n_examples <= FEW_LABELS * facts.n_labels and problem == "single_label_classification"
         return is_few and self._is_pretrained and "minutes" in self.choices.section("training")
 
-    @property
-    def _is_taught(self) -> bool:
-        return bool(self.choices.section("distillation"))
-
     def _token_dropout(self) -> tuple[float, str]:
-        if self._is_taught:
+        if self.choices.section("distillation"):
             return 0.45, "lower than usual, since the dropped tokens are hidden from the teachers, too"
         return 0.6, "prevents reliance on single words; in experiments, accuracy was a point higher after half the time"
 
     def _choose_optimizer(self) -> None:
+        excludes = self.choices.section("lora") or self.choices.section("training").get("ema_decay")
+        if self.choices.section("finetuning").get("keep_old") and not excludes:
+            self._suggest("finetuning.base_weight", 0.3, "a mean with the weights of the base forgets less (measured)")
         if self.choices.section("lora") or self._is_pretrained:
             has_adapters = bool(self.choices.section("lora"))
             full = PRETRAINED_RATE
