@@ -1,5 +1,6 @@
 """The linear classifier equals plain logistic regression; saving and loading."""
 
+from math import sqrt
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -11,9 +12,10 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 
 from penwright.classification import fitting, linear, solver
+from penwright.classification.fitting import NgramRows
 from penwright.classification.linear import LinearClassifier, out_of_fold
-from penwright.classification.ngrams import NgramVectorizer
-from penwright.classification.solver import Coefficients, SparseRows, fit_coefficients
+from penwright.classification.ngrams import WORD_BIT, NgramVectorizer, count_ngrams
+from penwright.classification.solver import Coefficients, SparseRows, Targets, fit_coefficients
 from penwright.errors import PenwrightError
 
 WORDS = {0: "dull bad poor weak", 1: "fine good great strong"}
@@ -206,6 +208,57 @@ def test_refitting_equals_fitting_on_all_texts(monkeypatch: pytest.MonkeyPatch) 
     assert n_ngrams > len(part.vectorizer.keys)
 
 
+def test_ngrams_of_one_label_weigh_more_than_ngrams_of_all_texts() -> None:
+    texts = ["good film", "good cast", "bad film", "bad cast", "rare film", "cast"]
+    labels = torch.tensor([1, 1, 0, 0, 1, 0])
+    vectorizer = NgramVectorizer.fit(texts, 10_000, 10_000)
+    rows = SparseRows.of_numpy(*vectorizer.rows(texts))
+    ngrams = NgramRows(rows, torch.from_numpy(vectorizer.keys >= WORD_BIT))
+
+    def weights(targets: Targets) -> dict[str, float]:
+        found = ngrams.label_weights(targets, 2)
+        words = ("good", "film", "rare")
+        keys = [count_ngrams([word]).keys[-1] for word in words]
+        return {
+            word: float(found[np.searchsorted(vectorizer.keys, key)]) for word, key in zip(words, keys, strict=True)
+        }
+
+    single = weights(labels)
+    assert single == pytest.approx({"good": sqrt(2 / 3), "film": sqrt(2 / 21), "rare": sqrt(2 / 5)})
+    assert weights(F.one_hot(labels, 2).float()) == pytest.approx(single)
+    constant = ngrams.label_weights(torch.zeros(6, dtype=torch.long), 2)
+    assert (constant > 0).all() and ngrams.weighted(constant).values.isfinite().all()
+    assert ngrams._replace(is_weighted=False).weighted(constant) is rows
+
+
+@pytest.mark.parametrize("helps", [True, False])
+def test_label_weights_are_used_if_they_lower_the_loss_on_other_texts(helps: bool) -> None:
+    words = np.random.default_rng(0).integers(0, 500 if helps else 4, (60, 12))
+    labels = torch.arange(60) % 2
+    texts = [
+        f"{' '.join(f'w{word}' for word in row)} {WORDS[label][:4] if helps else ''}"
+        for row, label in zip(words.tolist(), labels.tolist(), strict=True)
+    ]
+    found = LinearClassifier.fit(texts, labels, 2)
+    assert found.is_weighted == helps
+    again = found.refit(texts, labels)
+    assert again is not None and np.array_equal(again.vectorizer.idf, found.vectorizer.idf)
+
+
+def test_weighted_rows_equal_those_of_the_weighted_vectorizer() -> None:
+    texts, labels = make_texts(20)
+    vectorizer = NgramVectorizer.fit(texts, 10_000, 10_000)
+    rows = SparseRows.of_numpy(*vectorizer.rows(texts))
+    ngrams = NgramRows(rows, torch.from_numpy(vectorizer.keys >= WORD_BIT))
+    weights = ngrams.label_weights(labels, 2)
+    expected = vectorizer._replace(idf=vectorizer.idf * weights.numpy()).rows(texts)
+    torch.testing.assert_close(ngrams.weighted(weights).values, torch.from_numpy(expected.values))
+    train, check = ngrams.split(labels, 2, np.arange(15), np.arange(15, 20))
+    others = torch.cat([labels[:15], 1 - labels[15:]])
+    for before, after in zip((train, check), ngrams.split(others, 2, np.arange(15), np.arange(15, 20)), strict=True):
+        assert torch.equal(before.values, after.values), "the labels of the second part are not used"
+
+
 def test_fit_past_its_deadline_uses_fewer_texts_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linear, "PILOT_CHARACTERS", 600)
     monkeypatch.setattr(solver, "TOLERANCE", 0.0)
@@ -268,7 +321,7 @@ def test_groups_stay_together_in_cross_validation(monkeypatch: pytest.MonkeyPatc
 
     used = []
     choose = linear.choose_strength
-    monkeypatch.setattr(linear, "choose_strength", lambda *args: used.append(args[4]) or choose(*args))
+    monkeypatch.setattr(linear, "choose_strength", lambda *args: used.append(args[3]) or choose(*args))
     texts = [f"author {group} text {number}" for number, group in enumerate(groups.tolist())]
     LinearClassifier.fit(texts, labels, 2, groups=groups, balanced=True)
     out_of_fold(texts, labels, 2, groups=groups)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -33,22 +33,77 @@ STRENGTHS_OF_SCORES: Sequence[float] = (
 N_FOLDS, FEW_TEXTS = 5, 1000  # all folds are evaluated if there are at most this many texts
 MANY_TEXTS = 16_000  # maximum number of texts per fit while the regularization strength is chosen
 MANY_LABELS = 1000  # with at least this many labels, only one regularization strength is tried, to save time
+LEAST_WEIGHT = 1e-3  # minimum label weight of an n-gram, so that no row of values is divided by 0
+VARIANCE = 1.0  # added to the variance of the number of texts that have both an n-gram and a label
+
+
+class NgramRows(NamedTuple):
+    """The TF-IDF rows of some texts, and how to weight their n-grams by the labels of the texts."""
+
+    rows: SparseRows
+    is_word: Bool[Tensor, " ngrams"]  # whether each n-gram consists of words, not of characters
+    is_weighted: bool = True  # if False, all label weights are 1
+
+    @property
+    def n_ngrams(self) -> int:
+        """The number of n-grams."""
+        return len(self.is_word)
+
+    def take(self, rows: NDArray[np.int64]) -> "NgramRows":
+        """Return only these rows."""
+        return self._replace(rows=self.rows.take(rows))
+
+    def label_weights(self, labels: Targets, n_labels: int) -> Float[Tensor, " ngrams"]:
+        """Return a weight for each n-gram. It is small if the n-gram says little about the label of a text.
+
+        The weight is the root of the chi-squared statistic of the n-gram and the labels, divided by the number of
+        texts that contain the n-gram. Its variances are smoothed, so that rare n-grams get smaller weights.
+        """
+        if not self.is_weighted:
+            return torch.ones(self.n_ngrams)
+        n_texts, total = torch.bincount(self.rows.columns, minlength=self.n_ngrams), torch.zeros(self.n_ngrams)
+        for label in range(n_labels):
+            has_label = labels == label if labels.ndim == 1 else labels[:, label] > 0
+            share = float(has_label.sum()) / max(1, len(has_label))
+            columns = self.rows.take(has_label.numpy().nonzero()[0]).columns
+            excess = torch.bincount(columns, minlength=self.n_ngrams) - share * n_texts
+            total += excess.square_().div_(share * (1 - share) * n_texts + VARIANCE)
+        return (total / n_texts.clamp(min=1)).sqrt().clamp(min=LEAST_WEIGHT)
+
+    def weighted(self, weights: Float[Tensor, " ngrams"]) -> SparseRows:
+        """Multiply the values by these weights. Normalize the words and the characters of each text again."""
+        if not self.is_weighted:
+            return self.rows
+        columns, values, offsets = self.rows
+        values = values * weights[columns]
+        groups = 2 * torch.repeat_interleave(torch.arange(self.rows.n_rows), offsets.diff().long())
+        groups += self.is_word[columns]
+        squares = torch.bincount(groups, values.square(), 2 * self.rows.n_rows)
+        return SparseRows(columns, values / squares.sqrt().float()[groups], offsets)
+
+    def split(
+        self, labels: Targets, n_labels: int, train: NDArray[np.int64], check: NDArray[np.int64]
+    ) -> tuple[SparseRows, SparseRows]:
+        """Return the rows of two parts. The labels of the first part weight the n-grams of both."""
+        part = self.take(train)
+        weights = part.label_weights(labels[train], n_labels)
+        return part.weighted(weights), self.take(check).weighted(weights)
 
 
 class ChosenStrength(NamedTuple):
     """A regularization strength, chosen by cross-validation."""
 
     strength: float
+    ngrams: NgramRows  # with or without label weights, whichever has the lower loss
     start: Start  # result of the last fit of the cross-validation; the factors of the fold that it left out are 0
     logits: Float[Tensor, "texts n_labels"]  # out-of-fold logits; 0 for texts in folds that were not evaluated
     checked: NDArray[np.int64]  # indices of the folds whose logits come from a fit on all other folds
 
 
 def choose_strength(
-    rows: SparseRows,
+    ngrams: NgramRows,
     labels: Targets,
     n_labels: int,
-    n_ngrams: int,
     folds: NDArray[np.int64],
     until: float = inf,
     problem: ProblemType = SINGLE,
@@ -56,33 +111,50 @@ def choose_strength(
     """Choose the regularization strength with the lowest loss on texts that were left out of the fit.
 
     Normally, only one fold is left out. If there are at most FEW_TEXTS texts, each fold is left out once, because a
-    single fold would be too small for a reliable choice. A fit uses at most MANY_TEXTS texts.
+    single fold would be too small for a reliable choice. A fit uses at most MANY_TEXTS texts. At the end, n-grams
+    without label weights are tried with the same strength. Scores and many labels have no label weights.
     """
-    n_checked = int(folds.max(initial=0)) + 1 if rows.n_rows <= FEW_TEXTS else 1
+    n_checked = int(folds.max(initial=0)) + 1 if len(labels) <= FEW_TEXTS else 1
     parts = [(_some(np.flatnonzero(folds != fold)), np.flatnonzero(folds == fold)) for fold in range(n_checked)]
-    is_whole = rows.n_rows - len(parts[0][1]) <= MANY_TEXTS
-    checked = np.arange(n_checked if is_whole else 0)
-    train, check = ([rows.take(part) for part in side] for side in zip(*parts, strict=True))
     strengths = STRENGTHS_OF_SCORES if problem == "regression" else STRENGTHS
     strengths = strengths if n_labels < MANY_LABELS else strengths[1:2]
+    ngrams = ngrams._replace(is_weighted=ngrams.is_weighted and problem != "regression" and n_labels < MANY_LABELS)
+    rows = [ngrams.split(labels, n_labels, *part) for part in parts]
+    is_whole = len(labels) - len(parts[0][1]) <= MANY_TEXTS
     best: ChosenStrength | None = None
-    least, starts = inf, list[Start | None]([None] * n_checked)
-    for number, strength in enumerate(strengths):
-        end, logits, loss = share_of_time(until, 1 / (len(strengths) - number)), torch.zeros(rows.n_rows, n_labels), 0.0
-        for fold, (others, own) in enumerate(parts):
+    least, starts, left = inf, list[Start | None]([None] * n_checked), list(strengths)
+    while left:
+        strength, end = left[0], share_of_time(until, 1 / (len(left) + ngrams.is_weighted))
+        logits, loss, left = torch.zeros(len(labels), n_labels), 0.0, left[1:]
+        for fold, ((others, own), (train, check)) in enumerate(zip(parts, rows, strict=True)):
             own_end, start = share_of_time(end, 1 / (n_checked - fold)), starts[fold]
             fitted = fit_coefficients(
-                train[fold], labels[others], n_labels, n_ngrams, strength, start, own_end, problem
+                train, labels[others], n_labels, ngrams.n_ngrams, strength, start, own_end, problem
             )
-            starts[fold], logits[own] = (fitted.factors, fitted.bias), fitted.logits(check[fold])
+            starts[fold], logits[own] = (fitted.factors, fitted.bias), fitted.logits(check)
             loss += len(own) * loss_and_errors(logits[own], labels[own], problem)[0] if len(own) else 0.0
         if best is not None and loss > least:
-            break
-        factors = torch.zeros(rows.n_rows, n_labels)
-        factors[others] = fitted.factors
-        best, least = ChosenStrength(strength, (factors, fitted.bias), logits, checked), loss
+            left = []
+        else:
+            factors = torch.zeros(len(labels), n_labels)
+            factors[others] = fitted.factors
+            checked = np.arange(n_checked if is_whole else 0)
+            best, least = ChosenStrength(strength, ngrams, (factors, fitted.bias), logits, checked), loss
+        if not left and ngrams.is_weighted:
+            ngrams, left = ngrams._replace(is_weighted=False), [best.strength]
+            rows = [ngrams.split(labels, n_labels, *part) for part in parts]
     assert best is not None
     return best
+
+
+def logits_of_fold(
+    chosen: ChosenStrength, labels: Targets, n_labels: int, folds: NDArray[np.int64], fold: int
+) -> Float[Tensor, "fold n_labels"]:
+    """Return the logits of the texts of a fold, from a fit on all other folds."""
+    others, own = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
+    train, check = chosen.ngrams.split(labels, n_labels, others, own)
+    n_ngrams = chosen.ngrams.n_ngrams
+    return fit_coefficients(train, labels[others], n_labels, n_ngrams, chosen.strength).logits(check)
 
 
 def _some(places: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -17,12 +17,14 @@ from torch import Tensor
 from penwright.classification.fitting import (
     STRENGTHS,
     ChosenStrength,
+    NgramRows,
     choose_strength,
+    logits_of_fold,
     share_of_time,
     stratified_folds,
 )
 from penwright.classification.mixture import Weights, fit_mixture
-from penwright.classification.ngrams import NgramVectorizer
+from penwright.classification.ngrams import WORD_BIT, NgramVectorizer
 from penwright.classification.solver import (
     FEWEST_ITERATIONS,
     SINGLE,
@@ -62,6 +64,7 @@ class LinearClassifier(NamedTuple):
     notes: tuple[str, ...] = ()  # notes about what was left out to save time
     problem: ProblemType = SINGLE
     balancing: Weights | None = None  # if balanced: the weight of the label log-priors, and the scale of the logits
+    is_weighted: bool = True  # whether the n-grams are weighted by the labels, for `refit`
 
     @classmethod
     def fit(
@@ -89,23 +92,25 @@ class LinearClassifier(NamedTuple):
             kept = np.sort(_shuffled(labels, seed, balanced=balanced)[:n])
             texts, labels = [texts[place] for place in kept.tolist()], labels[kept]
             groups = None if groups is None else groups[kept]
-        vectorizer, rows = _vectorize(texts, n_labels)
-        n_ngrams, folds = len(vectorizer.keys), stratified_folds(labels, seed, groups=groups)
+        vectorizer, ngrams = _vectorize(texts, n_labels, is_weighted=not balanced)  # rare labels would be overfitted
+        n_ngrams, folds = ngrams.n_ngrams, stratified_folds(labels, seed, groups=groups)
         if (most := MOST_WEIGHTS // n_labels) < FEW_NGRAMS:
             notes.append(f"uses {n_ngrams:,} n-grams (with {n_labels:,} labels, at most {most:,})")
         end_of_search = share_of_time(until, SEARCH_SHARE)
-        chosen = choose_strength(rows, labels, n_labels, n_ngrams, folds, end_of_search, problem)
+        chosen = choose_strength(ngrams, labels, n_labels, folds, end_of_search, problem)
         begin = monotonic()
+        vectorizer, rows = _weighted(vectorizer, chosen.ngrams, labels, n_labels)
         coefficients = fit_coefficients(rows, labels, n_labels, n_ngrams, chosen.strength, chosen.start, until, problem)
         if not coefficients.is_complete:
             notes.append("stopped early, before convergence, to save time")
         coefficients = coefficients.pruned(MOST_NONZERO)
-        if not balanced:
-            return cls(vectorizer, coefficients, chosen.strength, tuple(notes), problem)
-        last = until - (monotonic() - begin)  # latest time at which to start fitting another fold
-        balancing = _balancing(rows, labels, n_labels, n_ngrams, folds, chosen, last)
-        coefficients = _balanced(coefficients, balancing, _log_shares(labels, n_labels), log_shares)
-        return cls(vectorizer, coefficients, chosen.strength, tuple(notes), problem, balancing)
+        balancing = None
+        if balanced:
+            last = until - (monotonic() - begin)  # latest time at which to start fitting another fold
+            balancing = _balancing(labels, n_labels, folds, chosen, last)
+            coefficients = _balanced(coefficients, balancing, _log_shares(labels, n_labels), log_shares)
+        is_weighted = chosen.ngrams.is_weighted
+        return cls(vectorizer, coefficients, chosen.strength, tuple(notes), problem, balancing, is_weighted)
 
     def refit(self, texts: Sequence[str], labels: Targets, until: float = inf) -> "LinearClassifier | None":
         """Fit a new classifier on these texts, with the same regularization.
@@ -116,11 +121,9 @@ class LinearClassifier(NamedTuple):
         n_labels = len(self.coefficients.bias)
         if _affordable(texts, labels, n_labels, until, self.problem) < len(texts):
             return None
-        vectorizer, rows = _vectorize(texts, n_labels)
-        n_ngrams = len(vectorizer.keys)
-        coefficients = fit_coefficients(
-            rows, labels, n_labels, n_ngrams, self.strength, until=until, problem=self.problem
-        ).pruned(MOST_NONZERO)
+        vectorizer, rows = _weighted(*_vectorize(texts, n_labels, is_weighted=self.is_weighted), labels, n_labels)
+        n, strength, problem = len(vectorizer.keys), self.strength, self.problem
+        coefficients = fit_coefficients(rows, labels, n_labels, n, strength, None, until, problem).pruned(MOST_NONZERO)
         if self.balancing is not None:
             log_shares = _log_shares(labels, n_labels)
             coefficients = _balanced(coefficients, self.balancing, log_shares, log_shares)
@@ -203,14 +206,11 @@ def out_of_fold(
     texts: Sequence[str], labels: Targets, n_labels: int, seed: int = 0, groups: Groups = None
 ) -> Float[Tensor, "texts n_labels"]:
     """Return the label log-probabilities of each text, from a linear classifier fitted without the text's fold."""
-    vectorizer, rows = _vectorize(texts, n_labels)
-    folds, n_ngrams = stratified_folds(labels, seed, groups=groups), len(vectorizer.keys)
-    strength, _, logits, checked = choose_strength(rows, labels, n_labels, n_ngrams, folds)
-    for fold in np.setdiff1d(folds, checked):
-        others, own = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
-        logits[own] = fit_coefficients(rows.take(others), labels[others], n_labels, n_ngrams, strength).logits(
-            rows.take(own)
-        )
+    (_, ngrams), folds = _vectorize(texts, n_labels), stratified_folds(labels, seed, groups=groups)
+    chosen = choose_strength(ngrams, labels, n_labels, folds)
+    logits = chosen.logits
+    for fold in np.setdiff1d(folds, chosen.checked).tolist():
+        logits[folds == fold] = logits_of_fold(chosen, labels, n_labels, folds, fold)
     return logits.log_softmax(-1)
 
 
@@ -227,13 +227,7 @@ def _shuffled(labels: Targets, seed: int, *, balanced: bool) -> NDArray[np.int64
 
 
 def _balancing(
-    rows: SparseRows,
-    labels: Targets,
-    n_labels: int,
-    n_ngrams: int,
-    folds: NDArray[np.int64],
-    chosen: ChosenStrength,
-    last: float,
+    labels: Targets, n_labels: int, folds: NDArray[np.int64], chosen: ChosenStrength, last: float
 ) -> Weights:
     """Fit the weight of the log label shares and the scale of the logits, with all labels counted equally.
 
@@ -241,12 +235,11 @@ def _balancing(
     `choose_strength` has not evaluated are evaluated now, but no evaluation starts after the time `last`.
     """
     logits, checked = chosen.logits, np.isin(folds, chosen.checked)
-    for fold in np.setdiff1d(folds, chosen.checked):
+    for fold in np.setdiff1d(folds, chosen.checked).tolist():
         if monotonic() > last and checked.any():
             break
-        others, own = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
-        fitted = fit_coefficients(rows.take(others), labels[others], n_labels, n_ngrams, chosen.strength)
-        logits[own], checked[own] = fitted.logits(rows.take(own)), True
+        logits[folds == fold] = logits_of_fold(chosen, labels, n_labels, folds, fold)
+        checked[folds == fold] = True
     seen, truth = torch.from_numpy(checked), labels[torch.from_numpy(checked)]
     against = -_log_shares(labels, n_labels).expand(len(truth), -1)
     shares, scale = fit_mixture(against, logits[seen].log_softmax(-1), truth, (1.0, 1.0), balanced=True).tolist()
@@ -270,11 +263,20 @@ def _log_shares(labels: Targets, n_labels: int) -> Float[Tensor, " n_labels"]:
     return (counts / counts.sum()).log()
 
 
-def _vectorize(texts: Sequence[str], n_labels: int) -> tuple[NgramVectorizer, SparseRows]:
+def _vectorize(texts: Sequence[str], n_labels: int, *, is_weighted: bool = True) -> tuple[NgramVectorizer, NgramRows]:
     """Fit a TF-IDF vectorizer on these texts. Return it with their feature rows."""
     most_with_rare = MOST_WITH_RARE // n_labels if len(texts) <= SMALL_CORPUS else 0
     vectorizer = NgramVectorizer.fit(texts, max(1, MOST_WEIGHTS // n_labels), most_with_rare)
-    return vectorizer, SparseRows.of_numpy(*vectorizer.rows(texts))
+    rows = SparseRows.of_numpy(*vectorizer.rows(texts))
+    return vectorizer, NgramRows(rows, torch.from_numpy(vectorizer.keys >= WORD_BIT), is_weighted)
+
+
+def _weighted(
+    vectorizer: NgramVectorizer, ngrams: NgramRows, labels: Targets, n_labels: int
+) -> tuple[NgramVectorizer, SparseRows]:
+    """Weight the n-grams by the labels."""
+    weights = ngrams.label_weights(labels, n_labels)
+    return vectorizer._replace(idf=vectorizer.idf * weights.numpy()), ngrams.weighted(weights)
 
 
 def _affordable(
@@ -286,7 +288,8 @@ def _affordable(
     begin, order = monotonic(), np.random.default_rng(seed).permutation(len(texts))
     sizes = np.cumsum([len(texts[place]) for place in order.tolist()])
     sample = order[: 1 + int(np.searchsorted(sizes, PILOT_CHARACTERS))]
-    vectorizer, rows = _vectorize([texts[place] for place in sample.tolist()], n_labels)
+    both = _vectorize([texts[place] for place in sample.tolist()], n_labels)
+    vectorizer, rows = _weighted(*both, labels[sample], n_labels)
     vectorized = monotonic()
     fit_coefficients(rows, labels[sample], n_labels, len(vectorizer.keys), STRENGTHS[0], None, begin, problem)
     evaluated = monotonic()  # the deadline had passed, so the fit made only FEWEST_ITERATIONS evaluations

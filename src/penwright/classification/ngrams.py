@@ -142,7 +142,7 @@ class NgramVectorizer(NamedTuple):
     """A vectorizer that turns texts into rows of TF-IDF values, with a vocabulary of n-grams."""
 
     keys: Indices  # hashes in ascending order; those of word n-grams come last, since their highest bit is set
-    idf: NDArray[np.float32]
+    idf: NDArray[np.float32]  # inverse document frequencies, which a fitted classifier multiplies by label weights
 
     @classmethod
     def fit(cls, texts: Sequence[str], most_ngrams: int, most_with_rare: int) -> "NgramVectorizer":
