@@ -1,5 +1,6 @@
 """Dictionaries for training a translator, and glossary terms as hints in the source."""
 
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -58,16 +59,17 @@ def test_line_without_a_translation_is_refused(content: str, message: str, tmp_p
 def test_hint_requires_that_the_target_contains_the_translation() -> None:
     pair = Pair("a dog and a black cat", "ein Tier mit Hunden und eine Katze")
     found = {hinted_source(pair, DOG, Random(seed)) for seed in range(30)}
-    assert found == {"a dog and a black cat", "a dog \u27e6Hund\u27e7 and a black cat"}  # Hunden is a form of Hund
+    assert found == {"a dog \u27e6Hund\u27e7 and a black cat"}  # Hunden is a form of Hund
 
 
 def test_entries_become_training_examples_and_hints(pairs: Path, terms: Path) -> None:
-    plain, reading = open_pairs([pairs]), ReadingOptions(dictionary=str(terms))
+    plain, reading = open_pairs([pairs]), ReadingOptions(dictionary=str(terms), hints=0.5)
     corpus = open_corpus([pairs], reading)
     found = list(corpus.training)
     assert len(found) == len(corpus.training) == len(plain.training) + 4
     # the new term comes first, then the first translations of the others
-    assert found[-4:] == [("wheel", "Rad"), ("dog", "Hund"), ("house", "Haus"), ("dog", "Köter")]
+    assert found[-4] == ("wheel", "Rad") and found[-1] == ("dog", "Köter")
+    assert {*found[-3:-1]} == {("dog", "Hund"), ("house", "Haus")}
     assert corpus.new_terms == (("wheel", ("Rad",)),)
     assert corpus.training.n_bytes == sum(len(pair.target.encode()) for pair in found)
     hinted = [pair for pair in found if "\u27e6" in pair.source]
@@ -76,6 +78,9 @@ def test_entries_become_training_examples_and_hints(pairs: Path, terms: Path) ->
     assert list(corpus.held_out) == list(plain.held_out)
     assert corpus.fingerprint != plain.fingerprint
     assert "3 terms, 1 of them in no training sentence" in corpus.report.lines()[-2]
+    without = open_corpus([pairs], replace(reading, hints=0.0))
+    assert not [pair for pair in without.training if "\u27e6" in pair.source]
+    assert without.fingerprint != corpus.fingerprint
 
 
 def test_large_dictionary_does_not_outweigh_the_sentences(pairs: Path, tmp_path: Path) -> None:
@@ -83,6 +88,8 @@ def test_large_dictionary_does_not_outweigh_the_sentences(pairs: Path, tmp_path:
     plain, corpus = open_pairs([pairs]), open_corpus([pairs], ReadingOptions(dictionary=str(terms)))
     assert len(corpus.training) == len(plain.training) + FEW_ENTRIES
     assert len(corpus.new_terms) == 6000
+    chosen = [int(pair.source.removeprefix("term")) for pair in list(corpus.training)[-FEW_ENTRIES:]]
+    assert 2400 < sum(chosen) / len(chosen) < 3600  # not only the beginning of the dictionary
 
 
 def test_new_terms_are_required_unless_the_glossary_has_them() -> None:
@@ -96,6 +103,13 @@ def test_hints_follow_their_terms() -> None:
     assert with_hints("a dog, a cat", [(5, "Hund"), (12, "Katze")]) == "a dog ⟦Hund⟧, a cat ⟦Katze⟧"
 
 
+def test_new_terms_are_translated_without_hints(pairs: Path, terms: Path, tmp_path: Path) -> None:
+    settings = {**QUICK, "data": {"dictionary": str(terms)}}
+    translator = penwright.train(pairs, run=tmp_path / "run", settings=settings, quiet=True)
+    assert not translator.hints
+    assert "Rad" in translator.translate("the wheel runs", max_new_tokens=12)[0].text
+
+
 def test_inflected_form_satisfies_a_hint() -> None:
     for hints, place in ((True, (8, 14)), (False, None)):
         required = constraints_of("two wheels", Constraints(Glossary((Entry("wheels", ("Hund",)),)), hints=hints))
@@ -105,7 +119,7 @@ def test_inflected_form_satisfies_a_hint() -> None:
 
 
 def test_translator_trains_with_a_dictionary_and_uses_hints(pairs: Path, terms: Path, tmp_path: Path) -> None:
-    settings = {**QUICK, "data": {"dictionary": str(terms)}}
+    settings = {**QUICK, "data": {"dictionary": str(terms), "dictionary_hints": 0.5}}
     translator = penwright.train(pairs, run=tmp_path / "run", settings=settings, quiet=True)
     assert translator.hints
     assert "Rad" in translator.translate("the wheel runs", max_new_tokens=12)[0].text  # no training sentence has it

@@ -274,7 +274,7 @@ def _vectorize(texts: Sequence[str], n_labels: int, *, is_weighted: bool = True)
 def _weighted(
     vectorizer: NgramVectorizer, ngrams: NgramRows, labels: Targets, n_labels: int
 ) -> tuple[NgramVectorizer, SparseRows]:
-    """Weight the n-grams by the labels."""
+    """Multiply the features of the vectorizer, and the rows, by the label weights of the n-grams."""
     weights = ngrams.label_weights(labels, n_labels)
     return vectorizer._replace(idf=vectorizer.idf * weights.numpy()), ngrams.weighted(weights)
 

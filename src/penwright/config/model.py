@@ -40,7 +40,7 @@ class RotaryScaling(Settings):
     original_context: PositiveInt | None = (
         None  # context length before scaling, in tokens; None: all frequencies count as low (linear scaling)
     )
-    yarn: bool = False  # YaRN (Peng et al. 2023): interpolate between scaled and unscaled by log frequency
+    yarn: bool = False  # YaRN (Peng et al. 2023): scale low frequencies, keep high ones, blend those between
     attention_factor: PositiveFloat = 1.0  # YaRN: queries and keys are multiplied by this
 
 

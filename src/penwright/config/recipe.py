@@ -54,7 +54,8 @@ class DataSettings(Settings):
     label: Column | tuple[Column, ...] | None = None  # column of the labels, or a column of 0 and 1 for each label
     label_separator: Annotated[str, Field(min_length=1)] | None = None  # separator of labels in a cell, such as |
     label_names: dict[str, str] = Field(default_factory=dict)  # names for labels in the files, such as {"1" = "World"}
-    dictionary: str | None = None  # translators: file of terms and translations to learn, and to use as hints
+    dictionary: str | None = None  # translators: file of terms and translations to learn
+    dictionary_hints: Annotated[float, Field(ge=0, le=1)] = 0.0  # share of sentences with translations as hints
     group: Column | None = None  # column of groups, such as authors: a group is held out as a whole, or not at all
     encoding: str | None = None  # encoding of text files; None: detect it
     max_characters: PositiveInt | None = (
@@ -112,7 +113,7 @@ class FineTuningSettings(Settings):
         if self.freeze_embeddings and self.add_tokens:
             raise ValueError("freeze_embeddings cannot be combined with add_tokens, whose vectors must be trained")
         if self.base_weight and not self.keep_old:
-            raise ValueError("base_weight needs keep_old")
+            raise ValueError("base_weight can be set only together with keep_old")
         return self
 
 

@@ -81,7 +81,7 @@ def save_gguf(
     settings = model.settings
     limits = {**LIMITS, "qkv_bias": (None, False) if settings.qk_norm else (None, False, True)}
     scaling = settings.positions.scaling if settings.positions.type == "rotary" else None
-    if variant_of(settings) != "llama" or (scaling and scaling.yarn):  # rope factors cannot scale attention
+    if variant_of(settings) != "llama" or (scaling and scaling.yarn):  # YaRN also scales attention
         limits |= {"positions.scaling": (None,)}
     check_limits(settings, limits, "llama.cpp")
     gguf = import_extra("gguf", "gguf", "GGUF files")

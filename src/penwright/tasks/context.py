@@ -122,5 +122,6 @@ def reading_of(recipe: Recipe, roles: Roles | None = None) -> ReadingOptions:
         encoding=data.encoding,
         template=template_of(recipe.chat),
         dictionary=data.dictionary,
+        hints=data.dictionary_hints,
         cleaning=Cleaning(data.max_characters or most, data.max_ratio, data.deduplicate),
     )

@@ -31,7 +31,6 @@ N_SAMPLES = 3
 MOST_EVALUATED = 2000  # maximum number of pairs that a quick evaluation translates
 EVALUATED_PER_MINUTE = 200  # maximum number of pairs per minute of budget, so that evaluations take up little of it
 MOST_LEARNED = 50_000  # maximum number of pairs from which the dictionary of the baseline is learned
-SHARE = 0.5  # share of sentences that get dictionary hints, among those with usable terms
 MOST_HINTS = 3  # maximum number of dictionary hints in a sentence
 SHORTEST = 3  # minimum length of a term that gets a hint, in characters
 MOST_READ = 200_000  # maximum number of sentences that are searched for terms before training
@@ -159,17 +158,17 @@ def open_corpus(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_R
     pairs = _examples(entries, {*map(id, new)}, max(FEW_ENTRIES, int(ENTRIES * len(part))))
     targets = "".join(pair.target for pair in pairs)
     training = CorpusPart(
-        partial(_read, part, pairs, glossary, reading.seed),
+        partial(_read, part, pairs, glossary, reading),
         len(part) + len(pairs),
         part.n_characters + len(targets),
         part.n_bytes + len(targets.encode()),
     )
     note = (
         f"{file.path}: {len(entries):,} terms, {len(new):,} of them in no training sentence; for these, the "
-        f"dictionary's translations are enforced. {len(pairs):,} entries become training examples, and some training "
-        "sentences include translations as hints"
+        f"dictionary's translations are enforced. {len(pairs):,} entries become training examples"
+        f"{', and some training sentences include translations as hints' if reading.hints else ''}"
     )
-    fingerprint = hashlib.sha256(f"{corpus.fingerprint} {file.sha256} {SHARE} {ENTRIES}".encode()).hexdigest()
+    fingerprint = hashlib.sha256(f"{corpus.fingerprint} {file.sha256} {reading.hints} {ENTRIES}".encode()).hexdigest()
     report = replace(corpus.report, notes=(*corpus.report.notes, note))
     terms = tuple((entry.source, entry.targets) for entry in new)
     files = (*corpus.files, file)
@@ -203,27 +202,30 @@ def _examples(entries: Sequence[Entry], new: Collection[int], most: int) -> list
     """Return at most `most` entries as examples.
 
     The first translation of every term comes before any second translation, and so on. Within each of these groups,
-    terms in `new` come first.
+    terms in `new` come first. The rest of the order is random, since dictionaries are sorted, and most entries of a
+    large one are left out.
     """
     pairs = [
         (number, id(entry) not in new, Pair(entry.source, target))
         for entry in entries
         for number, target in enumerate(entry.targets)
     ]
+    Random(0).shuffle(pairs)
     return [pair for *_, pair in sorted(pairs, key=lambda each: each[:2])[:most]]
 
 
-def _read(part: CorpusPart[Pair], entries: Sequence[Pair], glossary: Glossary, seed: int) -> Iterator[Pair]:
+def _read(
+    part: CorpusPart[Pair], entries: Sequence[Pair], glossary: Glossary, reading: ReadingOptions
+) -> Iterator[Pair]:
     """Yield the pairs, some with dictionary translations as hints, and then the dictionary entries."""
     for pair in part:
-        yield pair._replace(source=hinted_source(pair, glossary, Random(f"{seed} {pair.source}")))
+        rng = Random(f"{reading.seed} {pair.source}")
+        yield pair._replace(source=hinted_source(pair, glossary, rng)) if rng.random() < reading.hints else pair
     yield from entries
 
 
 def hinted_source(pair: Pair, glossary: Glossary, rng: Random) -> str:
-    """Return the source of a pair, perhaps with hints. Only translations that occur in the target become hints."""
-    if rng.random() >= SHARE:
-        return pair.source
+    """Return the source of a pair with some hints. Only translations that occur in the target become hints."""
     hints = []
     for _, end, entry in glossary.find(pair.source):
         used = [form for form in entry.targets if form[:4] in pair.target and re.search(inflected(form), pair.target)]

@@ -252,8 +252,8 @@ class Translator:
         texts = [texts] if isinstance(texts, str) else texts
         prefixes = [prefixes] * len(texts) if isinstance(prefixes, str) else prefixes
         constraints = [constraints] * len(texts) if isinstance(constraints, Constraints) else constraints
-        if self.hints:
-            constraints = [replace(each, hints=True, new_terms=self._new_terms) for each in constraints]
+        if self.hints or self._new_terms.entries:
+            constraints = [replace(each, hints=self.hints, new_terms=self._new_terms) for each in constraints]
         longest = max((len(self.tokenizer.target.encode(prefix.strip())) for prefix in {*prefixes} - {""}), default=0)
         if longest >= self.context_length:
             raise UsageError(

@@ -234,8 +234,9 @@ def _is_recent(failure: Path) -> bool:
 def lower_priority() -> None:
     """Leave the processors to other programs, training included, as far as the system allows."""
     os.nice(NICENESS)
-    if hasattr(os, "SCHED_IDLE"):  # training loses half as much time as beside a process that is only nice
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    if hasattr(os, "SCHED_IDLE"):  # slows training beside it half as much as a high nice value does
+        with suppress(OSError):  # a container may forbid it
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     with suppress(OSError):  # Linux groups processes by session, and compares nice values only within a group
         Path("/proc/self/autogroup").write_text(str(NICENESS), encoding="ascii")
 

@@ -290,7 +290,7 @@ def _unbeaten(run: Run, context: RunContext, step: int, baselines: Sequence[Scor
     errors = {(each.note, each.higher_is_better): each.standard_error for each in baselines if each.standard_error}
     for baseline in (each for each in baselines if each.name in scores):
         value, error = scores[baseline.name], errors.get((baseline.note, baseline.higher_is_better), 0.0)
-        score = baseline._replace(value=nan if value is None else value)  # None: the score was not finite
+        score = baseline._replace(value=nan if value is None else value)  # a score of None was not finite
         is_perfect = score.higher_is_better and score.value >= 100  # scores where higher is better are percentages
         is_alike = abs(score.value - baseline.value) <= error and not is_unchanged
         if not is_perfect and not is_alike and not score.beats(baseline.value):
