@@ -238,7 +238,7 @@ class _Planner:
     def _choose_optimizer(self) -> None:
         excludes = self.choices.section("lora") or self.choices.section("training").get("ema_decay")
         if self.choices.section("finetuning").get("keep_old") and not excludes:
-            self._suggest("finetuning.base_weight", 0.3, "a mean with the weights of the base forgets less (measured)")
+            self._suggest("finetuning.base_weight", 0.2, "a mean with the weights of the base forgets less (measured)")
         if self.choices.section("lora") or self._is_pretrained:
             has_adapters = bool(self.choices.section("lora"))
             full = PRETRAINED_RATE
