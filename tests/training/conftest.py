@@ -1,6 +1,7 @@
-"""A tiny text and a tiny model to train, without files."""
+"""A tiny text and a tiny model to train, without files; and the handlers of stop signals."""
 
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -11,11 +12,23 @@ from penwright.data.batches import Markers, TextBatches
 from penwright.data.store import Column
 from penwright.model.transformer import DecoderOnly
 from penwright.training.auto.machine import Machine
+from penwright.training.distributed.launcher import STOP_SIGNALS
 from penwright.training.trainer import Trainer
 
 VOCABULARY = 12
 MARKERS = Markers(pad=9, start=10, end=11)
 CPU = Machine(torch.device("cpu"), torch.float32, ())
+
+
+@pytest.fixture(autouse=True)
+def usual_handlers() -> Iterator[None]:
+    """Handle stop signals as at the start of a program, whatever the shell or other tests have set."""
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

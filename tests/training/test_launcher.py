@@ -16,7 +16,6 @@ from torch.distributed.elastic.rendezvous import dynamic_rendezvous
 from penwright.errors import PenwrightError
 from penwright.training.distributed.launcher import (
     ONE_REQUEST,
-    STOP_SIGNALS,
     launch,
     run_to_restart,
     stop_requests,
@@ -48,17 +47,6 @@ while action == "wait" and time.monotonic() < until and not asked:
 sys.exit(leave_rank(130 if asked else 0 if action == "end" else 7))
 """
 posix = pytest.mark.skipif(os.name != "posix", reason="Windows has no such signals")
-
-
-@pytest.fixture(autouse=True)
-def usual_handlers() -> Iterator[None]:
-    """Handle stop signals as at the start of a program, whatever the shell or other tests have set."""
-    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
-    for number in STOP_SIGNALS:
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 @pytest.fixture
