@@ -142,7 +142,8 @@ class LiveProgress(_Progress):
     def __init__(self, console: Console) -> None:
         super().__init__()
         self.console = console
-        self.live = Live(console=console, refresh_per_second=4, transient=False)
+        # the display is made only when it is redrawn: making it at each step would keep a GPU waiting
+        self.live = Live(console=console, refresh_per_second=4, transient=False, get_renderable=self._display)
         self.history: list[tuple[int, Sequence[Score]]] = []
 
     def message(self, text: str) -> None:
@@ -150,18 +151,16 @@ class LiveProgress(_Progress):
         self.console.print(text)
 
     def stepped(self, trainer: Trainer, report: StepReport) -> None:
-        """Update the display. Start the display at the first step."""
+        """Update the displayed figures. Start the display at the first step."""
         self.note(trainer, report)
         self.losses.append(self.mean_loss or 0.0)
         if not self.live.is_started:
             self.live.start()
-        self.live.update(self._display(trainer))
 
     def evaluated(self, trainer: Trainer, scores: Sequence[Score], samples: Sequence[Sample], best: bool) -> None:
         """Add the scores to the display. At the start and in the middle of training, print the samples above it."""
         self.history.append((trainer.state.step, scores))
         self._print_samples(self.due_samples(trainer, samples))
-        self.live.update(self._display(trainer))
 
     def finished(self, trainer: Trainer) -> None:
         """Print the samples of the last evaluation, and stop the display. Its last state stays on the screen."""
@@ -173,8 +172,11 @@ class LiveProgress(_Progress):
         for sample in samples:
             self.console.print(Text(sample_in_words(sample), style="cyan"))
 
-    def _display(self, trainer: Trainer) -> Group:
+    def _display(self) -> Group:
         """Return the current display: figures, progress bar, loss curve and the last six evaluations."""
+        trainer = self.trainer
+        if trainer is None:
+            return Group()
         bar = ProgressBar(total=1.0, completed=trainer.budget.progress, width=40)
         table = Table(box=None, padding=(0, 2, 0, 0))
         for column in ["step", *[score.name for score in self.history[-1][1]]] if self.history else []:
