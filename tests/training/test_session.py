@@ -100,7 +100,11 @@ def test_evaluation_is_due_when_the_epochs_have_grown_by_half(run: Run, make_tra
     assert evaluated_epochs == pytest.approx([2, 3, 4.5, 6.75, 10.125], abs=0.4)
     session.last_evaluated_step = 10
     assert session._evaluation_is_due()
-    trainer.state.reserved_seconds = 60.0  # slow evaluations are not made early
+    trainer.state.reserved_seconds = 0.01 * 60 * 600.0  # slow evaluations are not made early
+    assert not session._evaluation_is_due()
+    trainer.state.reserved_seconds = 0.004 * 60 * 600.0  # fast ones are, however little time has passed
+    assert session._evaluation_is_due()
+    session.last_evaluated_step = trainer.state.step
     assert not session._evaluation_is_due()
 
 
