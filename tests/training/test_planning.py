@@ -307,6 +307,15 @@ def test_larger_models_are_timed_on_a_gpu() -> None:
     assert plan_on_gpu(n_tokens / (0.6 * 60 * 10), minutes=10).recipe.model.d_model == medium.d_model
 
 
+def test_no_budget_is_short_on_a_gpu() -> None:
+    minute, more = (plan_on_gpu(1e6, minutes=minutes).recipe for minutes in (1, 10))
+    assert (minute.tokenizer.vocab_size, minute.model.context_length) == (
+        more.tokenizer.vocab_size,
+        more.model.context_length,
+    )
+    assert minute.training.batch_tokens == more.training.batch_tokens
+
+
 @pytest.mark.skipif(bool(toolchain.missing_requirement()), reason="torch.compile needs a C++ compiler")
 def test_compilation_on_a_gpu_depends_on_timed_steps() -> None:
     assert plan_on_gpu(1e6, tokens=1_000_000).recipe.training.compile == "off"

@@ -53,7 +53,7 @@ class Facts(NamedTuple):
 
 
 DEFAULT_MINUTES = 10.0
-SHORT = 2.0  # a budget for text generation counts as short below this many minutes
+SHORT = 2.0  # a budget for text generation counts as short below this many minutes, except on an NVIDIA GPU
 LADDER = ("nano", "tiny", "mini", "small", "medium", "base", "large")
 # Training tokens that a model needs per parameter. With fewer tokens, a smaller model is better in the same time.
 TOKENS_PER_PARAMETER: dict[Task, float] = {
@@ -95,8 +95,12 @@ class CapacityPlanner:
 
     @property
     def is_short(self) -> bool:
-        """Whether a model for text generation is trained for less than SHORT minutes, and needs a small vocabulary."""
-        return self._facts.task == "generate" and self._choices.number("training.minutes", DEFAULT_MINUTES) < SHORT
+        """Whether a model for text generation is trained for less than SHORT minutes, and needs a small vocabulary.
+
+        A GPU takes thousands of steps in a minute, so no budget is short there.
+        """
+        is_brief = self._choices.number("training.minutes", DEFAULT_MINUTES) < SHORT
+        return self._facts.task == "generate" and self._device.type != "cuda" and is_brief
 
     @property
     def vocab_size(self) -> int:
