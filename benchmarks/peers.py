@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
@@ -27,14 +28,16 @@ class Finished(NamedTuple):
         return [(second, float(match[1].replace(",", ""))) for second, match in matches if match]
 
 
-def run(command: Sequence[object], folder: Path | None = None, limit: float = float("inf")) -> Finished:
+def run(
+    command: Sequence[object], folder: Path | None = None, limit: float = float("inf"), shared: Path | None = None
+) -> Finished:
     """Run a command to its end, or up to a limit in seconds, and note the time of each line.
 
-    Caches are empty at the start, so that one run does not help the next.
+    Caches are empty at the start, so that one run does not help the next, unless a `shared` folder of caches is given.
     """
     begin, lines = perf_counter(), list[Line]()
     # a compilation that goes on in the background may still write into the folder while it is deleted
-    with TemporaryDirectory(ignore_cleanup_errors=True) as caches:
+    with TemporaryDirectory(ignore_cleanup_errors=True) if shared is None else nullcontext(str(shared)) as caches:
         kept = {"PENWRIGHT_CACHE": caches, "TORCHINDUCTOR_CACHE_DIR": f"{caches}/compiled"}
         with subprocess.Popen(
             [str(part) for part in command],

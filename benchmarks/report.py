@@ -23,7 +23,8 @@ class Result(NamedTuple):
 
 
 def machine() -> str:
-    """Describe the processor, its vector instructions, the threads and the versions."""
+    """Describe the GPU, if there is one, the processor, its vector instructions, the threads and the versions."""
+    gpu = f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}; " if torch.cuda.is_available() else ""
     model = "unknown processor"
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -31,7 +32,8 @@ def machine() -> str:
         model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), model)
     capability = torch.backends.cpu.get_cpu_capability()
     threads = torch.get_num_threads()
-    return f"{model}, {capability}, {threads} threads; Python {platform.python_version()}, torch {torch.__version__}"
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}"
+    return f"{gpu}{model}, {capability}, {threads} threads; {versions}"
 
 
 def commit() -> str:

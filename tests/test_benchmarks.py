@@ -110,3 +110,40 @@ def test_marian_is_trained_and_scored_through_its_command(program, tmp_path):
     assert peer.bleu() == 0  # not trained yet
     assert peer.train_for(60, 1).found(r"Up\. (\d+)") == [(pytest.approx(0, abs=60), 10.0)]
     assert peer.bleu() == pytest.approx(100)
+
+
+def test_processes_can_share_their_caches(program, tmp_path: Path):
+    from benchmarks.peers import run
+
+    write = program("import os, pathlib\npathlib.Path(os.environ['PENWRIGHT_CACHE'], 'kept').touch()")
+    read = [sys.executable, "-c", "import os\nprint(os.listdir(os.environ['PENWRIGHT_CACHE']))"]
+    shared = tmp_path / "caches"
+    shared.mkdir()
+    run([write], shared=shared)
+    assert [line for _, line in run(read, shared=shared).lines] == ["['kept']"]
+    assert [line for _, line in run(read).lines] == ["[]"]
+
+
+def test_the_random_text_has_every_token_of_the_vocabulary(program, tmp_path: Path):
+    from benchmarks import gpu
+
+    from penwright.tokenizers.training import train_tokenizer
+
+    gpu.write_text(tmp_path / "text", gpu.TINY)
+    text = (tmp_path / "text").read_text(encoding="utf-8")
+    tokenizer = train_tokenizer("characters", [text])
+    assert tokenizer.vocab_size == gpu.TINY.vocab_size
+    assert len(tokenizer.encode(text)) == len(text) >= gpu.TINY.n_tokens
+
+
+def test_a_profile_lists_the_kernels_of_each_step(program):
+    import torch
+    from benchmarks import gpu
+
+    matrix, profiler = torch.ones(64, 64, device=gpu.DEVICE), gpu.Profiler()
+    profiler.start()
+    for _ in range(4):
+        matrix @ matrix
+    summary, *kernels = profiler.stop(4)
+    assert "idle" in summary
+    assert any("1.0 calls" in line for line in kernels)
