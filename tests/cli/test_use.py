@@ -183,6 +183,18 @@ def test_config_explains_every_key(penwright: Command) -> None:
     assert all(key in explained for key in ("d_model", "warmup_steps", "held_out", "repetition_penalty"))
 
 
+def test_full_memory_of_a_gpu_is_reported_with_advice(
+    penwright: Command, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has ...")
+
+    monkeypatch.setattr(Generator, "stream", fail)
+    monkeypatch.setattr(Generator, "generate", fail)
+    done = penwright("generate", runs / "writer", "It")
+    assert done.returncode == 1 and "penwright: CUDA out of memory. End other programs" in done.stderr
+
+
 def test_doctor_reports_the_training_device(penwright: Command) -> None:
     facts = json.loads(penwright("doctor", "--json").stdout)
     assert facts["device"] and facts["reasons"] and "GFLOP/s" in facts["matrix products"]

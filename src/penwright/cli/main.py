@@ -51,6 +51,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {  # the commands, in the order of
     "config": info.config,
     "doctor": info.doctor,
 }
+FULL_MEMORY = "End other programs that use the GPU, choose a smaller model, or use the CPU (--device cpu)"
 GARBAGE = 50_000  # new objects per garbage collection; Python's default, 700, took a fifth of the startup time
 OLD_COMMANDS: Mapping[str, Callable[..., None]] = {"quicken": optimize.quicken}
 
@@ -97,6 +98,11 @@ def _run() -> int | str | None:
     except BrokenPipeError:  # the reader, for example `head`, has closed the pipe
         discard(sys.stdout)
         return 0
+    except RuntimeError as error:
+        if "out of memory" not in str(error):  # torch raises its own class, but torch may not be imported
+            raise
+        print(f"penwright: {str(error).partition('. ')[0]}. {FULL_MEMORY}", file=sys.stderr)
+        return 1
     except OSError as error:  # most likely, the disk is full
         discard(sys.stdout)
         where = f"{error.filename}: " if error.filename else ""
