@@ -62,9 +62,7 @@ def losses(run: Path) -> list[float]:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_each_task_learns_on_the_gpu_that_is_found(
-    task: str, penwright: Command, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_task_learns_on_the_gpu_that_is_found(task: str, penwright: Command, data: Path, tmp_path: Path) -> None:
     name, *rest = TASKS[task]
     shown = penwright("train", data / str(name), "--run", tmp_path / "run", "--steps", 60, *TRAINING, *rest)
     assert shown.returncode == 0, shown.stderr
@@ -91,24 +89,26 @@ def test_each_setting_works_on_a_gpu(name: str, penwright: Command, data: Path, 
     assert min(found) < 0.99 * found[0] or name == "bigrams", found
 
 
-def test_models_are_fine_tuned_adapted_and_distilled(penwright: Command, data: Path, tmp_path: Path) -> None:
-    base, steps = tmp_path / "base", ["--steps", 20]
-    made = penwright("train", data / "novel.txt", "--run", base, *steps, *TRAINING)
-    assert made.returncode == 0, made.stderr
-    (tmp_path / "night.txt").write_text("".join(f"Night {n} was cold in house {n * 5 % 29}.\n" for n in range(300)))
-    each = ["--set", "training.evaluate_every=10", "--set", "training.batch_tokens=1024"]
-    for name, given in {
+@pytest.mark.parametrize("name", ["tuned", "mean", "adapted", "distilled"])
+def test_model_is_fine_tuned_or_distilled(
+    name: str, penwright: Command, runs: Path, data: Path, tmp_path: Path
+) -> None:
+    base, run = runs / "writer", tmp_path / "run"
+    given: list[object] = {
         "tuned": ["--from", base, "--keep-old", 0.3],
-        "mean": ["--from", base, *"--keep-old", 0.3, *options(finetuning__base_weight=0.3)],
+        "mean": ["--from", base, "--keep-old", 0.3, *options(finetuning__base_weight=0.3)],
         "adapted": ["--from", base, "--lora", 4],
         "distilled": [*TRAINING, *options(distillation__teachers=f'["{base}"]'), "--tokenizer", base],
-    }.items():
-        run = tmp_path / name
-        made = penwright("train", tmp_path / "night.txt", "--run", run, *steps, *each, *given)
-        assert made.returncode == 0, f"{name}: {made.stderr}"
-        assert min(losses(run)) < losses(run)[0], name
-        used = penwright("generate", run, "Night", "--device", DEVICE, "--max-new-tokens", 5)
-        assert used.returncode == 0, f"{name}: {used.stderr}"
+    }[name]
+    lines = "".join(f"day {n} was in house {n * 5 % 29}.\n" for n in range(300))
+    (tmp_path / "days.txt").write_text(lines, encoding="utf-8")
+    each = options(training__evaluate_every=10, training__batch_tokens=1024)
+    new = data / "novel.txt" if name == "distilled" else tmp_path / "days.txt"
+    made = penwright("train", new, "--run", run, "--steps", 20, *each, *given)
+    assert made.returncode == 0, made.stderr
+    assert min(losses(run)) < losses(run)[0]
+    used = penwright("generate", run, "It", "--device", DEVICE, "--max-new-tokens", 5)
+    assert used.returncode == 0, used.stderr
 
 
 @pytest.mark.parametrize("task", ["writer", "translator", "classifier"])
