@@ -98,13 +98,19 @@ def test_model_is_fine_tuned_or_distilled(
         "tuned": ["--from", base, "--keep-old", 0.3],
         "mean": ["--from", base, "--keep-old", 0.3, *options(finetuning__base_weight=0.3)],
         "adapted": ["--from", base, "--lora", 4],
-        "distilled": [*TRAINING, *options(distillation__teachers=f'["{base}"]'), "--tokenizer", base],
+        "distilled": [
+            *TRAINING,
+            *options(model__context_length=32),
+            *options(distillation__teachers=f'["{base}"]'),
+            "--tokenizer",
+            base,
+        ],
     }[name]
     lines = "".join(f"day {n} was in house {n * 5 % 29}.\n" for n in range(300))
     (tmp_path / "days.txt").write_text(lines, encoding="utf-8")
     each = options(training__evaluate_every=10, training__batch_tokens=1024)
     new = data / "novel.txt" if name == "distilled" else tmp_path / "days.txt"
-    made = penwright("train", new, "--run", run, "--steps", 20, *each, *given)
+    made = penwright("train", new, "--run", run, "--steps", 20, *given, *each)
     assert made.returncode == 0, made.stderr
     assert min(losses(run)) < losses(run)[0]
     used = penwright("generate", run, "It", "--device", DEVICE, "--max-new-tokens", 5)

@@ -262,7 +262,11 @@ def test_throughput_of_a_model_that_does_not_fit_is_zero() -> None:
 
 @needs_cuda
 @pytest.mark.usefixtures("little_memory")
-def test_text_that_does_not_fit_ends_with_advice(penwright: Command, runs: Path) -> None:
-    torch.cuda.set_per_process_memory_fraction(0.0)
-    done = penwright("generate", runs / "writer", "It", "--device", "cuda")
-    assert done.returncode == 1 and "memory" in done.stderr, done.stderr
+def test_model_that_does_not_fit_ends_with_advice(penwright: Command, corpora: Path, tmp_path: Path) -> None:
+    large = options(model__d_model=512, model__n_layers=4, training__device="cpu", training__batch_tokens=64)
+    made = penwright("train", corpora / "novel.txt", "--run", tmp_path / "run", "--steps", 1, *large)
+    assert made.returncode == 0, made.stderr
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 20e6) / total)
+    done = penwright("generate", tmp_path / "run", "It", "--device", "cuda")
+    assert done.returncode == 1 and "CUDA out of memory. End other programs" in done.stderr, done.stderr
