@@ -1,5 +1,6 @@
 """Held-out texts that are nearly the same as a training text."""
 
+from importlib.metadata import Distribution, PackageNotFoundError
 from itertools import islice, repeat
 from pathlib import Path
 from threading import Event
@@ -94,3 +95,15 @@ def test_two_examples_are_shown(settings: Table) -> None:
     note = next(each for each in corpus.report.notes if "nearly the same" in each)
     assert note.startswith(f"{len(corpus.held_out)} of {len(corpus.held_out)} held-out texts")
     assert note.count(" and 'the quick") == 2 and len(note) < 500
+
+
+def test_planning_works_from_a_source_folder(settings: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = Distribution.from_name
+
+    def not_installed(name: str) -> Distribution:
+        if name == "penwright":
+            raise PackageNotFoundError(name)
+        return find(name)
+
+    monkeypatch.setattr(Distribution, "from_name", not_installed)
+    assert prepare(settings).corpus.report.notes

@@ -8,7 +8,6 @@ import socket
 import sys
 import webbrowser
 from collections.abc import Callable, Iterator, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from time import monotonic
 from types import FrameType
@@ -21,6 +20,7 @@ from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
+from penwright import __version__
 from penwright.devices import give_back_memory
 from penwright.errors import PenwrightError, UsageError
 from penwright.run.folder import Run
@@ -74,7 +74,7 @@ PAGE = Path(__file__).parent / "page"
 
 def create_app(registry: ModelRegistry, settings: ServingSettings, studio: "Studio | None" = None) -> FastAPI:
     """Return the application that serves these models and, if there is a studio, trains new ones."""
-    app = FastAPI(title="Penwright", version=version("penwright"), docs_url=None, redoc_url=None)
+    app = FastAPI(title="Penwright", version=__version__, docs_url=None, redoc_url=None)
     app.state.registry, app.state.settings, app.state.metrics = registry, settings, Metrics(registry)
     app.add_middleware(Middleware, settings=settings, metrics=app.state.metrics)
     for module in ROUTES:

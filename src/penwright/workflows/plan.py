@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from itertools import islice, takewhile
 from pathlib import Path
 from threading import Timer
 
+from penwright import __version__
 from penwright.config import (
     BUDGETS,
     DataSettings,
@@ -159,7 +159,7 @@ def _with_near_duplicates(corpus: AnyCorpus, say: Say) -> AnyCorpus:
     training, held_out = (
         (each.text for each in part if isinstance(each, Labelled)) for part in (corpus.training, corpus.held_out)
     )
-    key = ["near-duplicates", version("penwright"), corpus.fingerprint, corpus.report.split]
+    key = ["near-duplicates", __version__, corpus.fingerprint, corpus.report.split]
     timer = Timer(SECONDS_IN_SILENCE, say, ["looking for near-duplicates of training texts among the held-out texts"])
     timer.start()
     try:
