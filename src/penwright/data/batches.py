@@ -40,10 +40,19 @@ class _Batch:
         """Return the batch in pinned memory, for asynchronous copies to a GPU."""
         return self._map_tensors(Tensor.pin_memory)
 
+    def clone(self: AnyBatch) -> AnyBatch:
+        """Return a copy with its own tensors."""
+        return self._map_tensors(Tensor.clone)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The tensors of the batch, in the order of its fields."""
+        return [part for part in vars(self).values() if isinstance(part, Tensor)]
+
     @property
     def n_rows(self) -> int:
         """Number of rows: windows, pairs or texts."""
-        return min(len(part) for part in vars(self).values() if isinstance(part, Tensor))
+        return min(map(len, self.tensors))
 
     def every(self: AnyBatch, nth: int, first: int = 0) -> AnyBatch:
         """Return every nth row, starting at row `first`. `n_targets` still counts the targets of the whole batch."""

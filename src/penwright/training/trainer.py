@@ -27,6 +27,7 @@ from penwright.training.auto.machine import Machine, compile_blocks, memory_of_r
 from penwright.training.budget import Budget, TrainState
 from penwright.training.distributed.parallel import Parallelism, ShardedSaver, full, gathered, like, parallelize
 from penwright.training.distributed.ranks import is_lost_connection, synchronized
+from penwright.training.gradients import gradient_graphs
 from penwright.training.optimizers import BaseAverage, Optimizers, WeightAverage
 
 TOO_MANY_SKIPPED = 25  # number of consecutive skipped steps that ends the training
@@ -110,11 +111,13 @@ class Trainer:
         self.prefetcher = Prefetcher(batches, self.settings.accumulate, machine.device)
         if self.settings.compile == "on":
             compile_blocks(self.model, dynamic=recipe.task != "generate")
+        recomputes = self.settings.activation_checkpointing
         for module in self.model.modules():
             if isinstance(module, Stack):
-                module.recomputes = self.settings.activation_checkpointing
+                module.recomputes = recomputes
         loss = LossModule(self.model, self.settings.label_smoothing, taught)
         self.loss = parallelize(loss, kind, self.ranks, machine.device, machine.precision)
+        self._graphs = gradient_graphs(self._backward, self.model, machine, recipe.task, recomputes=recomputes)
         self.optimizers = Optimizers(self.model, recipe.optimizer, machine.precision, machine.ranks)
         self.average: WeightAverage | None = None
         if self.ranks.is_main or self.is_sharded:
@@ -162,16 +165,7 @@ class Trainer:
         self.model.train()
         batches = self.prefetcher(state.step)
         n_targets = max(1, sum(batch.n_targets for batch in batches))  # the loss is a mean over these targets
-        losses = []
-        for number, batch in enumerate(batches, 1):
-            is_last = number == len(batches)
-            with synchronized(self.loss, is_last or not self.keeps_gradients):
-                loss = self._forward(batch, n_targets)
-                losses.append(loss.detach())
-                if is_last:
-                    total = torch.stack(losses).sum()
-                    facts = self.ranks.agree(total, self.should_stop(), monotonic() - self.began)
-                (loss * self.ranks.size).backward()  # ranks average gradients, but their sum is needed
+        facts = self._add_gradients(batches, n_targets)
         norm = full(clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm or inf))
         # Fetch all numbers at once, to synchronize with a GPU only once.
         loss_value, stops, self.seconds, grad_norm = torch.cat([facts(), norm[None]]).tolist()
@@ -188,7 +182,30 @@ class Trainer:
             self._skip(grad_norm)
         return StepReport(state.step, loss_value, grad_norm, factor, n_targets)
 
-    def _forward(self, batch: Batch, n_targets: int) -> Tensor:
+    def _add_gradients(self, batches: list[Batch], n_targets: int) -> Callable[[], Tensor]:
+        """Add the gradients of all batches of a step; return what `Ranks.agree` returns."""
+        if self._graphs is not None:
+            total = torch.stack([self._graphs(batch, n_targets) for batch in batches]).sum()
+            return self.ranks.agree(total, self.should_stop(), monotonic() - self.began)
+        losses = []
+        for number, batch in enumerate(batches, 1):
+            is_last = number == len(batches)
+            with synchronized(self.loss, is_last or not self.keeps_gradients):
+                loss = self._forward(batch, n_targets)
+                losses.append(loss.detach())
+                if is_last:  # the ranks exchange these facts during the backward pass
+                    total = torch.stack(losses).sum()
+                    facts = self.ranks.agree(total, self.should_stop(), monotonic() - self.began)
+                (loss * self.ranks.size).backward()  # ranks average gradients, but their sum is needed
+        return facts
+
+    def _backward(self, batch: Batch, n_targets: int | Tensor) -> Tensor:
+        """Add the gradients of a batch; return its loss."""
+        loss = self._forward(batch, n_targets)
+        loss.backward()
+        return loss.detach()
+
+    def _forward(self, batch: Batch, n_targets: int | Tensor) -> Tensor:
         """Return this rank's part of the loss, divided by the number of targets in the whole step."""
         share, weight = self.ranks.share(batch)
         with torch.autocast(self.machine.device.type, self.machine.precision, enabled=self._mixed):

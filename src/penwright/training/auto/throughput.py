@@ -4,6 +4,7 @@ from collections.abc import Callable
 from time import perf_counter, sleep
 
 import torch
+from torch import Tensor
 
 from penwright.config import AdamW, LoraSettings, ModelSettings, Muon, Task
 from penwright.data.batches import IGNORED, Batch, LabelledBatch, MaskedBatch, PairBatch, TextBatch
@@ -12,6 +13,7 @@ from penwright.losses import summed_loss
 from penwright.model import make_model
 from penwright.tasks.encoding import MASKED
 from penwright.training.auto.machine import Machine
+from penwright.training.gradients import BATCHES_BEFORE, gradient_graphs
 from penwright.training.optimizers import Optimizers
 
 # (model, vocabulary size, tokens per batch) -> tokens per second
@@ -48,15 +50,22 @@ def throughput_meter(
         shown = max(1, round(length * (1 - settings.token_dropout)))  # with token dropout, fewer tokens are processed
         batch = _random_batch(task, vocab_size, rows, shown, n_labels).to(machine.device)
 
-        def step() -> None:
+        def backward(batch: Batch, divisor: int | Tensor) -> Tensor:
             with torch.autocast(machine.device.type, machine.precision, enabled=machine.precision != torch.float32):
-                loss = summed_loss(model, batch)
+                loss = summed_loss(model, batch) / divisor
             loss.backward()
+            return loss.detach()
+
+        add_gradients = gradient_graphs(backward, model, machine, task) or backward
+
+        def step() -> None:
+            loss = add_gradients(batch, 1)
             optimizers.step(0.0)
-            float(loss.detach())  # reading the loss waits for the device
+            float(loss)  # reading the loss waits for the device
 
         if machine.device.type != "cpu":
-            step()  # the first step loads GPU libraries, which takes seconds
+            for _ in range(BATCHES_BEFORE + 2):  # the first steps load GPU libraries and capture a graph
+                step()
         return n_working * rows * length / _fastest(step)
 
     def measure_or_zero(settings: ModelSettings, vocab_size: int, batch_tokens: int) -> float:

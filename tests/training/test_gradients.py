@@ -1,0 +1,92 @@
+"""Training with graphs gives the same weights as training without. Without a GPU, a graph runs its work again."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from penwright.config import Table
+from penwright.errors import PenwrightWarning
+from penwright.training import gradients
+from penwright.training.trainer import Trainer
+
+from .test_trainer import MakeTrainer, train
+
+Record = Callable[..., tuple[Callable[[], None], Tensor]]
+
+
+class Recorder:
+    """Records work without running it, and counts recordings and replays."""
+
+    def __init__(self) -> None:
+        self.n_recorded = self.n_replayed = 0
+
+    def __call__(self, work: Callable[[], Tensor], *_: object) -> tuple[Callable[[], None], Tensor]:
+        self.n_recorded += 1
+        loss = torch.full((), torch.nan)
+
+        def replay() -> None:
+            self.n_replayed += 1
+            loss.copy_(work())
+
+        return replay, loss
+
+
+def record_fails(*_: object) -> tuple[Callable[[], None], Tensor]:
+    raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+
+
+def losses_and_weights(trainer: Trainer) -> tuple[list[float], dict[str, Tensor]]:
+    losses = [report.loss for report in trainer.steps()]
+    return losses, trainer.weights()
+
+
+@pytest.fixture
+def use_graphs(monkeypatch: pytest.MonkeyPatch) -> Callable[[Record], None]:
+    """Return a function that makes training on the CPU use graphs recorded by `record`."""
+
+    def use(record: Record) -> None:
+        monkeypatch.setattr(gradients, "DEVICES", ("cpu",))
+        monkeypatch.setattr(gradients, "record_graph", record)
+
+    return use
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"training": {"accumulate": 3}}, {"training": {"ema_decay": 0.9}, "optimizer": {"type": "adamw"}}]
+)
+def test_graphs_give_the_same_weights(
+    changes: Table, make_trainer: MakeTrainer, use_graphs: Callable[[Record], None]
+) -> None:
+    expected_losses, expected = losses_and_weights(make_trainer(**changes))
+    recorder = Recorder()
+    use_graphs(recorder)
+    losses, weights = losses_and_weights(make_trainer(**changes))
+    assert recorder.n_recorded == 1 and recorder.n_replayed >= 4
+    assert losses == pytest.approx(expected_losses, rel=1e-6)
+    for name, tensor in expected.items():
+        torch.testing.assert_close(weights[name], tensor, rtol=1e-4, atol=1e-6)
+
+
+def test_failed_capture_changes_nothing(make_trainer: MakeTrainer, use_graphs: Callable[[Record], None]) -> None:
+    expected = train(make_trainer()).weights()
+    use_graphs(record_fails)
+    with pytest.warns(PenwrightWarning, match="CUDA graphs do not work"):
+        weights = train(make_trainer()).weights()
+    for name, tensor in expected.items():
+        torch.testing.assert_close(weights[name], tensor, rtol=1e-4, atol=1e-6)
+
+
+def test_graph_is_captured_again_for_moved_parameters(
+    make_trainer: MakeTrainer, use_graphs: Callable[[Record], None]
+) -> None:
+    recorder = Recorder()
+    use_graphs(recorder)
+    trainer = make_trainer(training={"steps": 12})
+    for report in trainer.steps():
+        if report.step == 6:
+            assert recorder.n_recorded == 1
+            for parameter in trainer.model.parameters():
+                parameter.data = parameter.data.clone()
+    assert recorder.n_recorded == 2
