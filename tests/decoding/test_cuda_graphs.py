@@ -6,6 +6,7 @@ and cannot be recorded if Python reads a tensor's value.
 
 import warnings
 from collections.abc import Callable
+from math import nan
 
 import pytest
 import torch
@@ -14,7 +15,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from penwright.config import DecodingSettings
 from penwright.decoding import cuda_graphs
-from penwright.decoding.cuda_graphs import Replay
+from penwright.decoding.cuda_graphs import Pool, Recorded
+from penwright.decoding.exported import is_near
 from penwright.errors import PenwrightWarning
 from penwright.generation.generator import Generator
 from penwright.model.transformer import DecoderOnly, EncoderDecoder
@@ -22,7 +24,7 @@ from penwright.tokenizers import Tokenizer
 from penwright.translation.translator import Translator
 
 Generate = Callable[[], list[str]]
-Record = Callable[[Callable[[], Tensor], torch.device], tuple[Replay, Tensor]]
+Record = Callable[[Callable[[], Tensor], torch.device, Pool], Recorded]
 
 
 class Recorder:
@@ -31,7 +33,7 @@ class Recorder:
     def __init__(self) -> None:
         self.n_recorded = self.n_replayed = 0
 
-    def __call__(self, step: Callable[[], Tensor], _: torch.device) -> tuple[Replay, Tensor]:
+    def __call__(self, step: Callable[[], Tensor], device: torch.device, pool: Pool) -> Recorded:
         self.n_recorded += 1
         graph = make_fx(step)()
         found = torch.empty_like(step())
@@ -40,24 +42,24 @@ class Recorder:
             self.n_replayed += 1
             found.copy_(graph())
 
-        return replay, found
+        return replay, found, pool
 
 
-def record_fails(step: Callable[[], Tensor], _: torch.device) -> tuple[Replay, Tensor]:
+def record_fails(step: Callable[[], Tensor], device: torch.device, pool: Pool) -> Recorded:
     raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
 
 
-def replay_is_wrong(step: Callable[[], Tensor], _: torch.device) -> tuple[Replay, Tensor]:
+def replay_is_wrong(step: Callable[[], Tensor], device: torch.device, pool: Pool) -> Recorded:
     found = torch.empty_like(step())
 
     def replay() -> None:
         found.zero_()
 
-    return replay, found
+    return replay, found, pool
 
 
-def replay_does_nothing(step: Callable[[], Tensor], _: torch.device) -> tuple[Replay, Tensor]:
-    return lambda: None, step()
+def replay_does_nothing(step: Callable[[], Tensor], device: torch.device, pool: Pool) -> Recorded:
+    return lambda: None, step(), pool
 
 
 @pytest.fixture
@@ -106,6 +108,35 @@ def test_faulty_graphs_are_not_used(generate: Generate, use_graphs: Callable[[Re
     use_graphs(record)
     with pytest.warns(PenwrightWarning, match="CUDA graphs do not work on this GPU"):
         assert generate() == expected
+
+
+def test_graphs_may_round_in_another_way() -> None:
+    exact = torch.randn(16, 1000, generator=torch.Generator().manual_seed(0))
+    rounded = exact.bfloat16().float()
+    assert is_near(rounded, exact) and not torch.allclose(rounded, exact, rtol=1e-3, atol=1e-3)
+    wrong = exact.clone()
+    wrong[3] = wrong[4]
+    one_nan = exact.clone()
+    one_nan[3, 5] = nan
+    for found in (wrong, one_nan, torch.zeros_like(exact), torch.full_like(exact, nan)):
+        assert not is_near(found, exact)
+    assert is_near(one_nan, one_nan)  # the model's own NaN are no fault of the graph
+
+
+@pytest.mark.parametrize("generate", ["translator, greedy"], indirect=True)
+def test_graphs_share_the_pool_of_a_graph_that_exists(
+    generate: Generate, use_graphs: Callable[[Record], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, recorder, given = generate(), Recorder(), list[Pool]()
+
+    def record(step: Callable[[], Tensor], device: torch.device, pool: Pool) -> Recorded:
+        given.append(pool)
+        return *recorder(step, device, pool)[:2], pool or object()
+
+    monkeypatch.setattr(cuda_graphs, "MOST_GRAPHS", 1)
+    use_graphs(record)
+    assert generate() == expected
+    assert given[0] is None and len(given) > 1 and None not in given[1:]
 
 
 @pytest.mark.parametrize("generate", ["generator"], indirect=True)

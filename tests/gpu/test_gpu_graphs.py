@@ -9,7 +9,7 @@ from torch import Tensor
 
 from penwright.config import DecodingSettings, Precision
 from penwright.decoding import cuda_graphs
-from penwright.decoding.cuda_graphs import Replay
+from penwright.decoding.cuda_graphs import Pool, Recorded
 from penwright.generation.generator import Generator
 from penwright.model import Model
 from penwright.model.quantized import to_precision
@@ -32,15 +32,15 @@ class Counter:
         self.record = cuda_graphs.record_cuda_graph if IS_CUDA else Recorder()
         self.n_captured = self.n_replayed = 0
 
-    def __call__(self, step: Callable[[], Tensor], device: torch.device) -> tuple[Replay, Tensor]:
-        replay, logits = self.record(step, device)
+    def __call__(self, step: Callable[[], Tensor], device: torch.device, pool: Pool) -> Recorded:
+        replay, logits, pool = self.record(step, device, pool)
         self.n_captured += 1
 
         def counted() -> None:
             self.n_replayed += 1
             replay()
 
-        return counted, logits
+        return counted, logits, pool
 
 
 @pytest.fixture

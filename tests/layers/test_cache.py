@@ -1,5 +1,7 @@
 """Key-value caches: lengths of rows, and positions of new tokens."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from hypothesis import given
@@ -8,7 +10,7 @@ from torch import Tensor
 
 from penwright.config import ModelSettings
 from penwright.model.attention import KeysValues
-from penwright.model.cache import Cache, ContinuousCache, LayerCache, positions_of, room_for
+from penwright.model.cache import GPU_ROOM, Cache, ContinuousCache, LayerCache, _room_for, positions_of, room_for
 
 SETTINGS = ModelSettings.model_validate({"d_model": 8, "n_heads": 2})
 NEW = torch.zeros(3, 2, dtype=torch.long)
@@ -85,3 +87,17 @@ def test_continuous_cache_keeps_its_rows_as_others_join_and_leave(plan: list[tup
 @pytest.mark.parametrize("n_tokens", [1, 20, 32, 33, 127, 128, 129, 1000, 5000])
 def test_room_for_is_at_most_twice_the_need(n_tokens: int) -> None:
     assert n_tokens <= room_for(n_tokens) <= max(32, 2 * n_tokens)
+
+
+@pytest.mark.parametrize("capacity", [100, 3000])
+def test_continuous_cache_on_a_gpu_seldom_changes_its_room(capacity: int) -> None:
+    rooms, room = [], 32
+    for n_tokens in [*range(1, capacity), *range(capacity, 0, -1)]:
+        room = _room_for(n_tokens, room, capacity, "cuda")
+        assert n_tokens <= room <= capacity
+        rooms.append(room)
+    changes = [(one, other) for one, other in pairwise(rooms) if one != other]
+    assert len(changes) <= 2 * max(0, capacity // GPU_ROOM).bit_length()
+    if changes:  # the room does not change at once if the text gets a little shorter
+        grown = max(rooms[: rooms.index(changes[0][1]) + 1])
+        assert _room_for(grown // 2 - 1, grown, capacity, "cuda") == grown

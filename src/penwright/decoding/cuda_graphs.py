@@ -1,7 +1,7 @@
 """Decoding steps as CUDA graphs, which launch hundreds of small kernels at once instead of one by one from Python.
 
 A graph reads and writes the memory addresses that its tensors had at capture, so it works for one cache only. After
-the cache grows or rows are removed, the step is captured again once it has been repeated several times.
+the cache grows or rows are removed, the step is captured again once it is repeated.
 """
 
 import warnings
@@ -9,33 +9,43 @@ from collections.abc import Callable
 from functools import cache
 from math import nan
 from threading import get_ident
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from penwright.decoding.exported import DecodeStep, Inputs
+from penwright.decoding.exported import DecodeStep, Inputs, is_near
 from penwright.errors import PenwrightWarning
 
 DEVICES = ("cuda",)
-STEPS_BEFORE = 2  # number of consecutive steps with the same key (see _key()) before a step is captured in a graph
-MOST_GRAPHS = 4  # maximum number of graphs kept in memory
+STEPS_BEFORE = 1  # number of consecutive steps with the same key (see _key()) before a step is captured in a graph
+MOST_GRAPHS = 16  # maximum number of graphs kept in memory
 
 Replay = Callable[[], None]
+Pool = Any  # torch's handle of a graph's memory pool, which other graphs may share, or None
+Recorded = tuple[Replay, Tensor, Pool]
 ChangingInputs = tuple[Tensor, Tensor, Tensor | None]  # the tokens, cache lengths and cache rows of a step
 Key = tuple[object, ...]
 
 
-def record_cuda_graph(step: Callable[[], Tensor], device: torch.device) -> tuple[Replay, Tensor]:
-    """Capture `step` in a CUDA graph without running it; return its replay function and its logits tensor."""
-    graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
-    try:
-        # `device` may differ from the current device; other threads may use the GPU during the capture
-        with torch.cuda.graph(graph, stream=_stream(device, get_ident()), capture_error_mode="thread_local"):
+def record_cuda_graph(step: Callable[[], Tensor], device: torch.device, pool: Pool) -> Recorded:
+    """Capture `step` in a CUDA graph without running it; return its replay function, logits tensor and memory pool.
+
+    Graphs with the same pool overwrite each other's logits when they are replayed. `torch.cuda.graph` would first free
+    all unused memory, which takes as long as several steps.
+    """
+    graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
+    own = _stream(device, get_ident())
+    own.wait_stream(current)
+    with torch.cuda.stream(own):  # also switches to `device`, and back even if the capture fails
+        # other threads may use the GPU during the capture
+        graph.capture_begin(pool, capture_error_mode="thread_local")
+        try:
             logits = step()
-    finally:
-        torch.cuda.set_stream(before)  # restore the stream even if the capture fails
-    return graph.replay, logits
+        finally:
+            graph.capture_end()
+    current.wait_stream(own)
+    return graph.replay, logits, graph.pool()
 
 
 @cache
@@ -50,6 +60,7 @@ class _Graph(NamedTuple):
     moving: ChangingInputs  # the tensors from which the graph reads the inputs that change at each step
     replay: Replay
     logits: Tensor  # the tensor to which the graph writes its result
+    pool: Pool
 
 
 class StepGraphs:
@@ -90,10 +101,11 @@ class StepGraphs:
         moving = tokens.clone(), lengths.clone(), None if origins is None else origins.clone()
         own: Inputs = (moving[0], moving[1], kept, moving[2], source, padding)
         try:
-            graph = _Graph(moving, *record_cuda_graph(lambda: self._step(*own), tokens.device))
+            pool = next((graph.pool for graph in self._graphs.values()), None)  # a pool lives as long as its graphs
+            graph = _Graph(moving, *record_cuda_graph(lambda: self._step(*own), tokens.device, pool))
             graph.logits.fill_(nan)  # an empty graph would leave NaNs, which the comparison with the logits detects
             graph.replay()
-            self._works = torch.allclose(graph.logits, logits, rtol=1e-3, atol=1e-3, equal_nan=True)
+            self._works = is_near(graph.logits, logits)
         except RuntimeError:  # raised if a capture fails, whatever the reason
             self._works = False
         if self._works:
@@ -117,8 +129,15 @@ def _changing_inputs(inputs: Inputs) -> ChangingInputs:
 
 
 def _key(step: DecodeStep, inputs: Inputs) -> Key:
-    """Return the addresses and shapes of the fixed input buffers, and the shapes of the inputs that change."""
+    """Return the addresses and shapes of the fixed input buffers, and the shapes of the inputs that change.
+
+    All layers have the same shapes and strides, so those of the first layer are enough.
+    """
     _, _, kept, _, source, padding = inputs
     staying = [next(step.parameters()), *kept, *source, *([] if padding is None else [padding])]
-    buffers = ((x.data_ptr(), x.shape, x.stride()) for x in staying)
-    return (*buffers, *(None if x is None else x.shape for x in _changing_inputs(inputs)))
+    like = [*kept[:1], *source[:1], *staying[-1:]]
+    return (
+        *(x.data_ptr() for x in staying),
+        *((x.shape, x.stride()) for x in like),
+        *(None if x is None else x.shape for x in _changing_inputs(inputs)),
+    )

@@ -24,6 +24,7 @@ from penwright.decoding.exported import (
     TopKStep,
     as_layers,
     example_of,
+    is_near,
     next_logits,
 )
 from penwright.decoding.sampling.topk import COMPILES, MAX_K, MaskedTopK, masked_topk
@@ -37,7 +38,6 @@ from penwright.model.transformer import DecoderOnly, EncoderDecoder
 from penwright.native import toolchain
 
 LOOK_EVERY = 5.0  # seconds between checks for code that another process has compiled
-NEAR = 0.05  # tolerated relative error of logits: with int8, the order of operations changes the rounding
 WORTH_THREADS: dict[Part, float] = {  # minimum number of parameters for multithreading; small models leave threads idle
     "one": 5_000_000,
     "many": 2_000_000,
@@ -224,7 +224,7 @@ def _is_close(graph: nn.Module, inputs: Sequence[Input], compiled: Compiled) -> 
     with torch.no_grad():
         actual, expected = compiled(*deepcopy(inputs)), graph(*inputs)  # deep copies, since a step modifies its inputs
     expected = expected if isinstance(expected, Tensor) else expected[0]
-    return bool((actual[0] - expected).float().norm() <= NEAR * expected.float().norm())
+    return is_near(actual[0], expected)
 
 
 def are_steps_compiled(model: nn.Module) -> bool:

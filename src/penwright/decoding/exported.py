@@ -23,6 +23,7 @@ Part = Literal["one", "many", "prompt", "sources", "best"]
 Inputs = tuple[Tensor, Tensor, list[Tensor], Tensor | None, list[Tensor], Tensor | None]
 N_SOURCES, N_BEAMS, N_TOKENS = 3, 2, 8
 MOST_TARGETS = 64  # maximum number of prompt tokens per pass
+NEAR = 0.05  # tolerated relative error of logits: with int8 and bfloat16, the order of operations changes the rounding
 
 
 class DecodeStep(ModelPart):
@@ -119,6 +120,13 @@ class TopKStep(ModelPart):
         """
         topk: tuple[Tensor, Tensor, Tensor] = torch.ops.penwright.masked_topk(logits, allowed, situations, MAX_K)
         return topk
+
+
+def is_near(actual: Tensor, expected: Tensor) -> bool:
+    """Return whether two ways to compute the same tensor agree, rounding aside; NaN agrees with nothing but NaN."""
+    known = ~expected.isnan()  # logits are NaN if the training diverged
+    error = (actual - expected)[known].float().norm()
+    return bool(error <= NEAR * expected[known].float().norm())
 
 
 def as_layers(tensors: list[Tensor]) -> tuple[KeysValues, ...]:

@@ -11,7 +11,8 @@ from penwright.config import ModelSettings
 from penwright.errors import PenwrightError
 from penwright.model.attention import KeysValues
 
-ROOM = 64  # a ContinuousCache allocates a multiple of this many tokens per row
+ROOM = 64  # a ContinuousCache on a CPU allocates a multiple of this many tokens per row
+GPU_ROOM = 256  # minimum number of tokens per row of a ContinuousCache on a GPU; CUDA graphs need a cache that stays
 LEAST_ROOM = 32  # minimum number of tokens per row to allocate, except in a ContinuousCache
 
 
@@ -203,14 +204,26 @@ class ContinuousCache(Cache):
         """Resize the storage for this many rows and tokens: grow if needed, shrink if most of it would be empty."""
         n_old, room = self._storage[0].keys.shape[0], self.room
         rows = 1 << (max(n_rows, 1) - 1).bit_length() if n_rows > n_old or n_rows < n_old // 4 else n_old
-        wanted = min(self.capacity, -(-max(n_tokens, 1) // ROOM) * ROOM)
-        room_now = wanted if wanted > room or wanted < room - ROOM else room
+        room_now = _room_for(n_tokens, room, self.capacity, self.lengths.device.type)
         if (rows, room_now, n_rows) == (n_old, room, self.layers[0].cached.keys.shape[0]):
             return
         if (rows, room_now) != (n_old, room):
             self._storage = [KeysValues(*(_resized(x, rows, room_now) for x in storage)) for storage in self._storage]
         for layer, storage in zip(self.layers, self._storage, strict=True):
             layer.cached = KeysValues(*(x[:n_rows] for x in storage))
+
+
+def _room_for(n_tokens: int, room: int, capacity: int, device_type: str) -> int:
+    """Return the row length for `n_tokens` in a continuous cache whose row length is `room`.
+
+    On a GPU, the length seldom changes, because CUDA graphs must be captured again when it does.
+    """
+    if device_type == "cpu":
+        wanted, least = -(-max(n_tokens, 1) // ROOM) * ROOM, room - ROOM
+    else:
+        wanted, least = max(GPU_ROOM, room_for(n_tokens)), room // 2
+    wanted = min(capacity, wanted)
+    return wanted if wanted > room or wanted < least else room
 
 
 def _resized(x: Tensor, n_rows: int, room: int) -> Tensor:
