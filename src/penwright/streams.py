@@ -54,6 +54,18 @@ class _Layer:
         for line in lines:
             self.write(line)
 
+    def flush(self) -> None:
+        """Flush the buffer."""
+        self.stream.flush()
+
+    def isatty(self) -> bool:
+        """Return whether the stream is a terminal."""
+        return bool(self.stream.isatty())
+
+    def fileno(self) -> int:
+        """Return the number of the file descriptor."""
+        return int(self.stream.fileno())
+
 
 class EscapingStream(_Layer):
     """A stream that escapes control characters, so that a terminal shows them instead of acting on them."""
@@ -81,7 +93,7 @@ class LossyStream(_Layer):
     def flush(self) -> None:
         """Flush the buffer. If flushing fails, drop the content."""
         with self._discarding_on_error():
-            self.stream.flush()
+            super().flush()
 
     @contextmanager
     def _discarding_on_error(self) -> Iterator[None]:

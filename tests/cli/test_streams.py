@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from inspect import getattr_static
 from io import StringIO
 from pathlib import Path
 
@@ -200,3 +201,9 @@ def test_full_disk_gives_a_one_line_error(penwright: Command, runs: Path, tmp_pa
         command = [sys.executable, "-m", "penwright", "config"]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 1 and done.stderr.startswith("penwright: ") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("kind", [EscapingStream, LossyStream])
+@pytest.mark.parametrize("name", ["write", "flush", "isatty", "fileno"])
+def test_streams_have_their_methods_without_delegation(kind: type, name: str) -> None:
+    assert callable(getattr_static(kind, name))  # isinstance() of Python 3.12 looks here for the methods of a protocol

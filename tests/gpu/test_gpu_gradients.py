@@ -19,13 +19,13 @@ GRAPHED = [task for task in TASKS if task != "encode"]
 def n_captured(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Count the captures, and keep the GPU's own order of additions where PyTorch can."""
     captured = [0]
-    record = gradients.record_graph
+    record = gradients.record_cuda_graph
 
     def counted(*given: object) -> object:
         captured[0] += 1
         return record(*given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(gradients, "record_graph", counted)
+    monkeypatch.setattr(gradients, "record_cuda_graph", counted)
     yield captured
 
 

@@ -77,7 +77,7 @@ def test_loss_and_gradients_equal_those_of_the_cpu(task: Task, variant: str) -> 
 def test_bfloat16_loss_and_gradients_are_close_to_float32(task: Task, variant: str) -> None:
     batch = random_batch(task)
     expected = loss_and_gradient(float_model(task, variant), batch, CPU, torch.float32)
-    assert_close(loss_and_gradient(float_model(task, variant), batch, DEVICE, torch.bfloat16), expected, 0.02, 0.1)
+    assert_close(loss_and_gradient(float_model(task, variant), batch, DEVICE, torch.bfloat16), expected, 0.02, 0.2)
 
 
 @pytest.mark.parametrize("variant", ["modern", "grouped", "window", "learned", "post-layer-norm"])

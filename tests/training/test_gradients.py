@@ -7,13 +7,14 @@ import torch
 from torch import Tensor
 
 from penwright.config import Table
+from penwright.decoding.cuda_graphs import Recorded
 from penwright.errors import PenwrightWarning
 from penwright.training import gradients
 from penwright.training.trainer import Trainer
 
 from .test_trainer import MakeTrainer, train
 
-Record = Callable[..., tuple[Callable[[], None], Tensor]]
+Record = Callable[..., Recorded]
 
 
 class Recorder:
@@ -22,7 +23,7 @@ class Recorder:
     def __init__(self) -> None:
         self.n_recorded = self.n_replayed = 0
 
-    def __call__(self, work: Callable[[], Tensor], *_: object) -> tuple[Callable[[], None], Tensor]:
+    def __call__(self, work: Callable[[], Tensor], *_: object) -> Recorded:
         self.n_recorded += 1
         loss = torch.full((), torch.nan)
 
@@ -30,10 +31,10 @@ class Recorder:
             self.n_replayed += 1
             loss.copy_(work())
 
-        return replay, loss
+        return replay, loss, None
 
 
-def record_fails(*_: object) -> tuple[Callable[[], None], Tensor]:
+def record_fails(*_: object) -> Recorded:
     raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
 
 
@@ -48,7 +49,7 @@ def use_graphs(monkeypatch: pytest.MonkeyPatch) -> Callable[[Record], None]:
 
     def use(record: Record) -> None:
         monkeypatch.setattr(gradients, "DEVICES", ("cpu",))
-        monkeypatch.setattr(gradients, "record_graph", record)
+        monkeypatch.setattr(gradients, "record_cuda_graph", record)
 
     return use
 

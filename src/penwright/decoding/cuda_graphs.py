@@ -29,13 +29,13 @@ Key = tuple[object, ...]
 
 
 def record_cuda_graph(step: Callable[[], Tensor], device: torch.device, pool: Pool) -> Recorded:
-    """Capture `step` in a CUDA graph without running it; return its replay function, logits tensor and memory pool.
+    """Capture `step` in a CUDA graph without running it; return its replay function, result and memory pool.
 
-    Graphs with the same pool overwrite each other's logits when they are replayed. `torch.cuda.graph` would first free
+    Graphs with the same pool overwrite each other's results when they are replayed. `torch.cuda.graph` would first free
     all unused memory, which takes as long as several steps.
     """
     graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
-    own = _stream(device, get_ident())
+    own = own_stream(device)
     own.wait_stream(current)
     with torch.cuda.stream(own):  # also switches to `device`, and back even if the capture fails
         # other threads may use the GPU during the capture
@@ -48,9 +48,13 @@ def record_cuda_graph(step: Callable[[], Tensor], device: torch.device, pool: Po
     return graph.replay, logits, graph.pool()
 
 
+def own_stream(device: torch.device) -> "torch.cuda.Stream":
+    """Return this thread's capture stream: concurrent matrix products must not share the workspace of a stream."""
+    return _stream(device, get_ident())
+
+
 @cache
 def _stream(device: torch.device, thread: int) -> "torch.cuda.Stream":
-    """Return a thread's own capture stream: concurrent matrix products must not share the workspace of a stream."""
     return torch.cuda.Stream(device)
 
 

@@ -5,18 +5,18 @@ A graph launches all kernels of a batch at once. It reads and writes the same me
 captured for each frequent shape of batches.
 """
 
-import gc
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from penwright.config import Task
 from penwright.data.batches import Batch
+from penwright.decoding.cuda_graphs import Pool, own_stream, record_cuda_graph
 from penwright.errors import PenwrightWarning
 from penwright.training.auto.machine import Machine
 
@@ -55,9 +55,8 @@ class GradientGraphs:
         self._graphs: dict[Key, _Graph] = {}
         self._n_seen: Counter[Key] = Counter()
         self._works = True
-        # all batches use this stream: autograd remembers the stream on which a parameter was used
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
+        self._device = device
+        self._pool: Pool = None
 
     def __call__(self, batch: Batch, divisor: int) -> Tensor:
         """Add the gradients of the loss, divided by `divisor`, to those of the parameters; return this loss."""
@@ -86,7 +85,7 @@ class GradientGraphs:
         self._prepare_gradients()
         own, divisor = batch.clone(), torch.ones((), device=batch.tensors[0].device)
         try:
-            replay, loss = record_graph(lambda: self._backward(own, divisor), self._stream, self._pool)
+            replay, loss, self._pool = record_cuda_graph(lambda: self._backward(own, divisor), self._device, self._pool)
         except RuntimeError:  # raised if a capture fails, whatever the reason
             self._works = False
             self._graphs.clear()
@@ -115,14 +114,15 @@ class GradientGraphs:
 
     @contextmanager
     def _on_own_stream(self) -> Iterator[None]:
-        if self._stream is None:
+        """Run on the stream that captures graphs: autograd remembers the stream on which a parameter was used."""
+        if self._device.type != "cuda":
             yield
             return
-        current = torch.cuda.current_stream(self._stream.device)
-        self._stream.wait_stream(current)
-        with torch.cuda.stream(self._stream):
+        current, own = torch.cuda.current_stream(self._device), own_stream(self._device)
+        own.wait_stream(current)
+        with torch.cuda.stream(own):
             yield
-        current.wait_stream(self._stream)
+        current.wait_stream(own)
 
 
 def gradient_graphs(
@@ -137,26 +137,3 @@ def gradient_graphs(
     if machine.device.type not in DEVICES or needs_host:
         return None
     return GradientGraphs(backward, model, machine.device)
-
-
-def record_graph(
-    work: Callable[[], Tensor], stream: "torch.cuda.Stream | None", pool: Any
-) -> tuple[Callable[[], None], Tensor]:
-    """Capture `work` in a CUDA graph without running it; return its replay function and its result."""
-    assert stream is not None
-    graph = torch.cuda.CUDAGraph()
-    torch.cuda.synchronize(stream.device)
-    gc.disable()  # finalizers of CUDA objects would spoil the capture
-    try:
-        # the thread that prefetches batches may use the GPU during the capture
-        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-        try:
-            result = work()
-        except BaseException:
-            with suppress(RuntimeError):  # the capture has failed already
-                graph.capture_end()
-            raise
-        graph.capture_end()
-    finally:
-        gc.enable()
-    return graph.replay, result
