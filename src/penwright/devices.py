@@ -3,10 +3,11 @@
 import ctypes
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import ceil, inf
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -45,6 +46,22 @@ def _why_unusable(name: str, error: Exception) -> str:
     if kind == "cuda" and torch.cuda.device_count() > 0:
         return f"{str(error).splitlines()[0]}. The highest GPU number is {torch.cuda.device_count() - 1}"
     return f"PyTorch finds no {'NVIDIA' if kind == 'cuda' else 'Apple'} GPU. Choose cpu"
+
+
+def copy_to_cpu(*tensors: torch.Tensor) -> Callable[[], list[list[Any]]]:
+    """Start copying tensors to the CPU; return a function that waits for the copies, and returns them as lists.
+
+    On an NVIDIA GPU, it does not wait for work that is queued after this call.
+    """
+    copies = [tensor.to("cpu", non_blocking=tensor.is_cuda) for tensor in tensors]
+    copied = torch.cuda.current_stream(tensors[0].device).record_event() if tensors[0].is_cuda else None
+
+    def wait() -> list[list[Any]]:
+        if copied is not None:
+            copied.synchronize()
+        return [copy.tolist() for copy in copies]
+
+    return wait
 
 
 def n_processors() -> int:

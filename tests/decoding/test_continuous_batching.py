@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from penwright.config import DecodingSettings, Table
 from penwright.decoding import continuous_batching as pool_module
 from penwright.decoding import continuous_batching as prefixes_module
+from penwright.decoding import cuda_graphs
 from penwright.decoding.continuous_batching import ContinuousBatch, Prefixes, n_common
 from penwright.decoding.requests import Request, TokenUpdate
 from penwright.errors import PenwrightError
@@ -41,6 +42,14 @@ def generator(generating_model: Callable[..., DecoderOnly], characters: Tokenize
     return Generator(generating_model(characters.vocab_size).double(), characters, SETTINGS)  # float64: no near-ties
 
 
+@pytest.fixture(params=[False, True], ids=["", "ahead"])
+def _steps_ahead(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start each step before the last tokens are written, as on a GPU, but without CUDA graphs."""
+    if request.param:
+        monkeypatch.setattr(cuda_graphs, "DEVICES", ("cpu",))
+        monkeypatch.setattr(cuda_graphs, "STEPS_BEFORE", 10**9)
+
+
 def drain(pool: ContinuousBatch) -> dict[Request, list[TokenUpdate]]:
     """Run the pool until every request is finished, and return the updates."""
     updates = defaultdict(list)
@@ -58,6 +67,7 @@ def expected(completion: Completion) -> tuple[str, tuple[int, ...], str | None]:
     return completion.text, completion.tokens, completion.finish
 
 
+@pytest.mark.usefixtures("_steps_ahead")
 def test_rows_that_join_and_leave_are_generated_as_alone(
     generating_model: Callable[..., DecoderOnly], characters: Tokenizer, variant: Table
 ) -> None:
@@ -78,6 +88,7 @@ def test_rows_that_join_and_leave_are_generated_as_alone(
         assert values == pytest.approx(alone.log_probs, abs=1e-6)  # in float32, by other operations
 
 
+@pytest.mark.usefixtures("_steps_ahead")
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     schedule=st.lists(

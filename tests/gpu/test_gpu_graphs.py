@@ -91,6 +91,16 @@ def test_sampled_texts_equal_those_of_the_cpu(graphs: Counter, characters: Token
     assert len(found) == 12 and same >= 10  # a random number may fall between two roundings
 
 
+def test_log_probabilities_equal_those_of_the_cpu(graphs: Counter, characters: Tokenizer) -> None:  # noqa: F811
+    for options in ({}, {"temperature": 0.7, "top_k": 1}):
+        written = (writes(characters, device).generate(PROMPTS, **options) for device in (DEVICE, "cpu"))
+        for found, expected in zip(*written, strict=True):
+            assert found.log_probs == pytest.approx(expected.log_probs, abs=1e-4)
+    translated = (translates(characters, device).translate(SOURCES, beam_size=3) for device in (DEVICE, "cpu"))
+    for found, expected in zip(*translated, strict=True):
+        assert found.candidates[0].log_prob == pytest.approx(expected.candidates[0].log_prob, abs=1e-3)
+
+
 def test_rows_that_leave_and_join_do_not_change_others(graphs: Counter, characters: Tokenizer) -> None:  # noqa: F811
     alone = [writes(characters, DEVICE).generate(prompt)[0].text for prompt in PROMPTS * 3]
     assert texts(writes(characters, DEVICE).generate(PROMPTS * 3)) == alone

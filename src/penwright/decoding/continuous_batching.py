@@ -14,15 +14,17 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Int, Int64
+from jaxtyping import Float, Int, Int64
 from torch import Tensor
 
+from penwright.decoding import cuda_graphs
 from penwright.decoding.batches import LiveBatch, PromptBatch, diverged, in_view
 from penwright.decoding.engine import DecodeEngine
 from penwright.decoding.requests import Request, RunningCompletion, TokenUpdate
 from penwright.decoding.sampling.logits_process import History, Logits
 from penwright.decoding.sampling.sampler import JoinedRng
 from penwright.decoding.sampling.utf8 import FREE, Situations, Utf8Rules
+from penwright.devices import copy_to_cpu
 from penwright.model import evaluating
 from penwright.model.attention import KeysValues
 from penwright.model.transformer import DecoderOnly
@@ -94,6 +96,7 @@ class ContinuousBatch:
         self._end_ids = end_ids or tokenizer.end_ids
         self._batch = LiveBatch(model, engine)
         self._rows: list[RunningCompletion] = []
+        self._ahead: Logits | None = None  # logits of the next tokens, if their step has been started ahead of time
         self._waiting: deque[Request] = deque()
         self._prefixes = Prefixes()
         self._utf8_rules = Utf8Rules.of(tokenizer, never_generated(tokenizer))
@@ -115,7 +118,7 @@ class ContinuousBatch:
     def clear(self) -> list[Request]:
         """Drop all requests after an error, and return them."""
         dropped = [row.request for row in self._rows] + list(self._waiting)
-        self._batch, self._rows = LiveBatch(self._model, self._engine), []
+        self._batch, self._rows, self._ahead = LiveBatch(self._model, self._engine), [], None
         self._waiting.clear()
         return dropped
 
@@ -126,8 +129,7 @@ class ContinuousBatch:
             self._engine.refresh()
         with evaluating(self._model) as device:
             self._keep([not row.request.cancelled for row in self._rows])
-            last = torch.tensor([row.draft.tokens[-1] for row in self._rows], dtype=torch.long, device=device)
-            logits = [self._batch.step(last)] if self._rows else []
+            logits = [self._next_logits(device)] if self._rows else []
             logits += self._prefill(self._admit())
             pieces = self._write(logits[0] if len(logits) == 1 else torch.cat(logits)) if logits else []
             self._keep([update.finish is None for _, update in pieces])
@@ -176,18 +178,35 @@ class ContinuousBatch:
         """Choose the next token of each row and append it to the row."""
         if all(row.takes_best for row in self._rows):
             best = self._engine.masked_topk(logits.float(), self._utf8_rules, self._situations(), 1)
-            tokens, values = best.indices[:, 0].tolist(), (best.values[:, 0] - best.logsumexp).tolist()
-            chosen = zip(self._rows, tokens, values, strict=True)
-            return [(row.request, row.push(token, not_nan(value), None)) for row, token, value in chosen]
-        sampled, processed = self._choose(self._possible(logits))
-        chosen = zip(self._rows, sampled.tolist(), log_probs_of(sampled, logits), strict=True)
+            chosen, log_probs, processed = best.indices[:, 0], best.values[:, 0] - best.logsumexp, logits
+        else:
+            chosen, processed = self._choose(self._possible(logits))
+            log_probs = log_probs_of(chosen, logits)
+        copied = copy_to_cpu(chosen, log_probs)
+        self._step_ahead(chosen)
         pieces = []
-        for index, (row, token, value) in enumerate(chosen):
+        for index, (row, token, value) in enumerate(zip(self._rows, *copied(), strict=True)):
             candidates = (
                 row.report_candidates(logits[index].float(), processed[index], token) if row.request.n_likely else None
             )
-            pieces.append((row.request, row.push(token, value, candidates)))
+            pieces.append((row.request, row.push(token, not_nan(value), candidates)))
         return pieces
+
+    def _step_ahead(self, chosen: Int[Tensor, " rows"]) -> None:
+        """Start the next step on a GPU, which then computes while Python writes the chosen tokens.
+
+        The step is wasted for rows that turn out to be finished.
+        """
+        if chosen.device.type in cuda_graphs.DEVICES and any(row.n_left > 1 for row in self._rows):
+            self._ahead = self._batch.step(chosen)
+
+    def _next_logits(self, device: torch.device) -> Logits:
+        """Return the logits of each row's next token."""
+        if self._ahead is None:
+            last = torch.tensor([row.draft.tokens[-1] for row in self._rows], dtype=torch.long, device=device)
+            return self._batch.step(last)
+        logits, self._ahead = self._ahead, None
+        return logits
 
     def _possible(self, logits: Logits) -> Logits:
         """Mask the tokens that must not come next."""
@@ -230,7 +249,9 @@ class ContinuousBatch:
         n = sum(stays)
         movers = [row for row in range(n, len(stays)) if stays[row]]
         order = [row if stays[row] else movers.pop() for row in range(n)]
-        self._batch.select(torch.tensor(order, dtype=torch.long))
+        kept = torch.tensor(order, dtype=torch.long)
+        self._batch.select(kept)
+        self._ahead = self._ahead[kept] if self._ahead is not None and order else None
         self._rows = [self._rows[row] for row in order]
 
 
@@ -250,10 +271,9 @@ def _sample(rows: Sequence[RunningCompletion], possible: Logits) -> tuple[Int[Te
     return rows[0].sampling.sample(processed, JoinedRng([row.rng for row in rows])), processed
 
 
-def log_probs_of(tokens: Int[Tensor, " rows"], logits: Logits) -> list[float]:
+def log_probs_of(tokens: Int[Tensor, " rows"], logits: Logits) -> Float[Tensor, " rows"]:
     """Return the log-probabilities of these tokens in nats."""
-    log_probs = logits.float().log_softmax(-1).gather(1, tokens[:, None])[:, 0]  # faster than with logsumexp
-    return list(map(not_nan, log_probs.tolist()))
+    return logits.float().log_softmax(-1).gather(1, tokens[:, None])[:, 0]  # faster than with logsumexp
 
 
 def not_nan(log_prob: float) -> float:

@@ -121,9 +121,9 @@ class Sampling:
         device = processed.device
         processed = processed.cpu() if device.type == "mps" else processed  # MPS has no 64-bit floats
         if self.settings.xtc_probability:
-            rows = rng.next().to(processed.device) < self.settings.xtc_probability
+            rows = rng.next().to(processed.device, non_blocking=True) < self.settings.xtc_probability
             processed = exclude_top_choices(processed, self.settings.xtc_threshold, rows)
-        return draw(processed, rng.next().to(processed.device)).to(device)
+        return draw(processed, rng.next().to(processed.device, non_blocking=True)).to(device)
 
 
 def argmax(logits: Logits) -> Int[Tensor, " rows"]:

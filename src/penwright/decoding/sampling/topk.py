@@ -34,6 +34,8 @@ def topk(scores: Float[Tensor, "rows columns"], n: int) -> TopK:
     by one, which takes over twice as long on a CPU (benchmarks/LOG.md).
     """
     n_blocks = scores.shape[1] // BLOCK
+    if scores.device.type != "cpu" and n == 1:
+        return TopK(*scores.max(-1, keepdim=True))  # one kernel instead of many
     if scores.device.type != "cpu" or scores.numel() < WORTH_IT or n_blocks < 2 * n:
         return TopK(*scores.topk(n))
     blocks = scores[:, : n_blocks * BLOCK].unflatten(1, (n_blocks, BLOCK))
@@ -67,9 +69,14 @@ def masked_topk(
 
     The logsumexp of each row is returned too. It covers the whole vocabulary, forbidden tokens included.
     """
-    logsumexp = logits.logsumexp(-1)
+    if logits.device.type == "cpu":
+        logsumexp = logits.logsumexp(-1)
+        utf8_rules.forbid(logits, situations)
+        return MaskedTopK(*topk(logits, n), logsumexp)
+    log_probs = logits.log_softmax(-1)  # a single kernel on a GPU, while logsumexp takes eight
     utf8_rules.forbid(logits, situations)
-    return MaskedTopK(*topk(logits, n), logsumexp)
+    best = topk(logits, n)
+    return MaskedTopK(*best, best.values[:, 0] - log_probs.gather(1, best.indices[:, :1])[:, 0])
 
 
 def _keep_all(rows: Sequence[int]) -> None:

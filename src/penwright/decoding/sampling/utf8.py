@@ -80,7 +80,7 @@ class Utf8Rules:
             logits.index_fill_(1, self._forbidden_in(first, logits.device), NEG_INF)
             return
         for situation in np.unique(situations).tolist():
-            rows = torch.from_numpy(np.flatnonzero(situations == situation))
+            rows = torch.from_numpy(np.flatnonzero(situations == situation)).to(logits.device, non_blocking=True)
             logits[rows[:, None], self._forbidden_in(situation, logits.device)] = NEG_INF
 
     def _forbidden_in(self, situation: int, device: torch.device) -> Int64[Tensor, " tokens"]:
