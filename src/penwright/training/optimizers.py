@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from penwright.config import AdamW, Muon, Optimizer
 from penwright.model.block import Block
 from penwright.model.weights import weights_of
+from penwright.training.cuda_graphs import TrainingGraphs
 from penwright.training.distributed.parallel import like, locals_of
 from penwright.training.distributed.ranks import ALONE, Ranks
 
@@ -66,7 +67,9 @@ class MuonOptimizer(torch.optim.Optimizer):
             for parameters in by_shape.values():
                 self._step_together(parameters, group["lr"], group["momentum"], group["weight_decay"])
 
-    def _step_together(self, parameters: list[Tensor], lr: float, momentum: float, weight_decay: float) -> None:
+    def _step_together(
+        self, parameters: list[Tensor], lr: float | Tensor, momentum: float, weight_decay: float
+    ) -> None:
         for parameter in parameters:
             if not self.state[parameter]:
                 self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
@@ -78,7 +81,11 @@ class MuonOptimizer(torch.optim.Optimizer):
         updates = self.ranks.map_matrices(partial(orthogonalize, precision=self.precision), lookahead, n_rows)
         weights = locals_of(parameters)
         torch._foreach_mul_(weights, 1 - lr * weight_decay)
-        torch._foreach_add_(weights, updates, alpha=-lr * max(1.0, n_rows / n_columns) ** 0.5)
+        scale = -(max(1.0, n_rows / n_columns) ** 0.5)
+        if isinstance(lr, Tensor):
+            torch._foreach_add_(weights, torch._foreach_mul(updates, lr), alpha=scale)
+        else:
+            torch._foreach_add_(weights, updates, alpha=lr * scale)
 
 
 Named = dict[str, nn.Parameter]
@@ -108,13 +115,20 @@ class Optimizers:
             self.parts.append((muon, inner))
         self.peaks = [[group["lr"] for group in part.param_groups] for part, _ in self.parts]
 
-    def step(self, factor: float) -> None:
+    def step(self, factor: float, graphs: TrainingGraphs | None = None) -> None:
         """Take a step with `factor` times the peak learning rates, then clear the gradients."""
         for (part, _), peaks in zip(self.parts, self.peaks, strict=True):
             for group, peak in zip(part.param_groups, peaks, strict=True):
-                group["lr"] = peak * factor
-            part.step()
+                group["lr"] = peak * factor if graphs is None else _in_tensor(peak * factor, group)
+        if graphs is None:
+            self._update()
+        else:
+            graphs.update(self._update)
         self.zero_grad()
+
+    def _update(self) -> None:
+        for part, _ in self.parts:
+            part.step()
 
     def zero_grad(self) -> None:
         """Clear the gradients."""
@@ -138,6 +152,14 @@ class Optimizers:
                 if wrong := [key for key in keys if state[key].numel() > 1 and state[key].shape != parameter.shape]:
                     raise ValueError(f"{wrong[0]} has a different shape than its parameter")
                 part.state[parameter] = {key.rpartition("/")[2]: like(state[key], parameter) for key in keys}
+
+
+def _in_tensor(rate: float, group: dict[str, Any]) -> Tensor:
+    """Write a learning rate into the tensor of a group of parameters, from which CUDA graphs read it."""
+    if not isinstance(group["lr"], Tensor):
+        group |= {"lr": torch.zeros((), device=group["params"][0].device), "capturable": True}
+    tensor: Tensor = group["lr"]
+    return tensor.fill_(rate)
 
 
 def blocks_of(model: nn.Module) -> list[Block]:

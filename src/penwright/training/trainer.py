@@ -25,9 +25,9 @@ from penwright.model.weights import load_weights, weights_of
 from penwright.run.checkpoints import Checkpoint, DamagedCheckpoint, Record, Tensors, first_problem
 from penwright.training.auto.machine import Machine, compile_blocks, memory_of_rank
 from penwright.training.budget import Budget, TrainState
+from penwright.training.cuda_graphs import training_graphs
 from penwright.training.distributed.parallel import Parallelism, ShardedSaver, full, gathered, like, parallelize
 from penwright.training.distributed.ranks import is_lost_connection, synchronized
-from penwright.training.gradients import gradient_graphs
 from penwright.training.optimizers import BaseAverage, Optimizers, WeightAverage
 
 TOO_MANY_SKIPPED = 25  # number of consecutive skipped steps that ends the training
@@ -117,7 +117,9 @@ class Trainer:
                 module.recomputes = recomputes
         loss = LossModule(self.model, self.settings.label_smoothing, taught)
         self.loss = parallelize(loss, kind, self.ranks, machine.device, machine.precision)
-        self._graphs = gradient_graphs(self._backward, self.model, machine, recipe.task, recomputes=recomputes)
+        self._graphs = training_graphs(
+            self._backward, self.model, machine.device, self.ranks, recipe.task, recomputes=recomputes
+        )
         self.optimizers = Optimizers(self.model, recipe.optimizer, machine.precision, machine.ranks)
         self.average: WeightAverage | None = None
         if self.ranks.is_main or self.is_sharded:
@@ -175,7 +177,7 @@ class Trainer:
         state.targets += n_targets
         if isfinite(grad_norm):
             state.skipped_in_a_row = 0
-            self.optimizers.step(factor)
+            self.optimizers.step(factor, self._graphs)
             if self.average is not None:
                 self.average.update(state.step)
         else:
@@ -185,7 +187,7 @@ class Trainer:
     def _add_gradients(self, batches: list[Batch], n_targets: int) -> Callable[[], Tensor]:
         """Add the gradients of all batches of a step; return what `Ranks.agree` returns."""
         if self._graphs is not None:
-            total = torch.stack([self._graphs(batch, n_targets) for batch in batches]).sum()
+            total = torch.stack([self._graphs.add_gradients(batch, n_targets) for batch in batches]).sum()
             return self.ranks.agree(total, self.should_stop(), monotonic() - self.began)
         losses = []
         for number, batch in enumerate(batches, 1):

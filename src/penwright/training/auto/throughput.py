@@ -13,7 +13,7 @@ from penwright.losses import summed_loss
 from penwright.model import make_model
 from penwright.tasks.encoding import MASKED
 from penwright.training.auto.machine import Machine
-from penwright.training.gradients import BATCHES_BEFORE, gradient_graphs
+from penwright.training.cuda_graphs import CALLS_BEFORE, training_graphs
 from penwright.training.optimizers import Optimizers
 
 # (model, vocabulary size, tokens per batch) -> tokens per second
@@ -56,15 +56,16 @@ def throughput_meter(
             loss.backward()
             return loss.detach()
 
-        add_gradients = gradient_graphs(backward, model, machine, task) or backward
+        graphs = training_graphs(backward, model, machine.device, machine.ranks, task)
+        add_gradients = graphs.add_gradients if graphs else backward
 
         def step() -> None:
             loss = add_gradients(batch, 1)
-            optimizers.step(0.0)
+            optimizers.step(0.0, graphs)
             float(loss)  # reading the loss waits for the device
 
         if machine.device.type != "cpu":
-            for _ in range(BATCHES_BEFORE + 2):  # the first steps load GPU libraries and capture a graph
+            for _ in range(2 * CALLS_BEFORE + 2):  # the first steps load GPU libraries and capture graphs
                 step()
         return n_working * rows * length / _fastest(step)
 

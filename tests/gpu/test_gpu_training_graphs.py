@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from penwright.training import gradients
+from penwright.training import cuda_graphs
 
 from .conftest import Command, difference, needs_cuda, options, strict  # noqa: F401
 from .test_gpu_training import TASKS, TRAINING, data, losses  # noqa: F401  # fixtures
@@ -19,13 +19,13 @@ GRAPHED = [task for task in TASKS if task != "encode"]
 def n_captured(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Count the captures, and keep the GPU's own order of additions where PyTorch can."""
     captured = [0]
-    record = gradients.record_cuda_graph
+    record = cuda_graphs.record_cuda_graph
 
     def counted(*given: object) -> object:
         captured[0] += 1
         return record(*given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(gradients, "record_cuda_graph", counted)
+    monkeypatch.setattr(cuda_graphs, "record_cuda_graph", counted)
     yield captured
 
 
@@ -43,8 +43,8 @@ def test_graphs_train_as_single_kernels_do(
     name, *rest = TASKS[task]
     dropout = options(model__dropout=0.1, model__feed_forward_dropout=0.1, training__precision=precision)
     runs = []
-    for devices in (gradients.DEVICES, ()):
-        monkeypatch.setattr(gradients, "DEVICES", devices)
+    for devices in (cuda_graphs.DEVICES, ()):
+        monkeypatch.setattr(cuda_graphs, "DEVICES", devices)
         run = tmp_path / f"run{len(runs)}"
         shown = penwright("train", data / str(name), "--run", run, "--steps", 40, *TRAINING, *rest, *dropout)
         assert shown.returncode == 0, shown.stderr
