@@ -304,6 +304,20 @@ def test_recipe_records_the_base_run(penwright: Command, runs: Path, new_text: P
     assert recipe["model"]["d_model"] == 16
 
 
+def test_decoding_settings_of_the_base_are_kept_unless_others_are_given(
+    penwright: Command, new_text: Path, runs: Path, tmp_path: Path
+) -> None:
+    base = tmp_path / "base"
+    options = ["--from", runs / "writer", "--steps", 3, *settings()]
+    given = ["--set", "decoding.temperature=0.3", "--set", "decoding.top_k=7"]
+    assert penwright("train", new_text / "nights.txt", "--run", base, *options, *given).returncode == 0
+    own = ["--set", "decoding.top_k=9"]
+    shown = penwright("train", new_text / "nights.txt", "--from", base, "--dry-run", "--json", "--steps", 3, *own)
+    assert shown.returncode == 0, shown.stderr
+    decoding = json.loads(shown.stdout)["recipe"]["decoding"]
+    assert (decoding["temperature"], decoding["top_k"]) == (0.3, 9)
+
+
 def test_adapter_round_trips_through_the_peft_format(
     penwright: Command, runs: Path, new_text: Path, tmp_path: Path
 ) -> None:

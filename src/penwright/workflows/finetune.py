@@ -33,7 +33,7 @@ MOST_UNKNOWN = 0.2  # maximum share of characters that the tokenizer of the base
 
 
 def with_base(settings: Table) -> Table:
-    """Return the settings of a new run with the tokenizer, the model and the task of its base, if there is one.
+    """Return the settings of a new run with the tokenizer, the model and the decoding settings of its base, if any.
 
     Raises UsageError for a setting that would change the model.
     """
@@ -62,7 +62,8 @@ def with_base(settings: Table) -> Table:
     tokenizer = base.recipe.tokenizer.model_dump() | {"vocab_size": base.tokenizer.vocab_size}
     chat = {"chat": base.recipe.chat.model_dump()} if base.recipe.chat else {}
     own = {"base_sha256": base.best.weights_sha256}
-    return merge({"tokenizer": tokenizer, "model": model, **chat}, settings, {"finetuning": own})
+    kept = {"tokenizer": tokenizer, "model": model, "decoding": base.recipe.decoding.model_dump(exclude_defaults=True)}
+    return merge(kept, chat, settings, {"finetuning": own})
 
 
 def has_few_labels(recipe: Recipe, settings: Table, corpus: AnyCorpus) -> bool:
