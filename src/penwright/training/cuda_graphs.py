@@ -104,6 +104,7 @@ class TrainingGraphs:
     def _capture_batch(self, key: Key, batch: Batch) -> _BatchGraph | None:
         if not self._gradients:
             self._gradients = [torch.zeros_like(parameter) for parameter in self._trained]
+            torch.cuda.empty_cache()  # graphs have memory of their own
         self._use_own_gradients()
         own, divisor = batch.clone(), torch.ones((), device=self._device)
         if (captured := self._capture(lambda: self._backward(own, divisor))) is None:
