@@ -11,7 +11,9 @@ from penwright.config import ModelSettings, Task
 from penwright.data.batches import IGNORED, Batch, LabelledBatch, PairBatch, TextBatch
 from penwright.losses import Teachers, summed_loss, vocabulary_loss
 from penwright.model import Model, make_model
+from penwright.model.block import Stack
 from penwright.model.transformer import EncoderDecoder, EncoderOnly
+from penwright.native import cross_entropy
 
 
 def reference_loss(hidden: Tensor, output: nn.Linear, targets: Tensor, smoothing: float) -> Tensor:
@@ -24,8 +26,8 @@ def reference_loss(hidden: Tensor, output: nn.Linear, targets: Tensor, smoothing
 def test_chunked_loss_and_gradients_equal_the_reference(
     smoothing: float, bias: bool, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(losses.CHUNK, "cpu", chunk)
-    monkeypatch.setattr(losses, "FEWEST_TARGETS", 1)
+    monkeypatch.setitem(cross_entropy.CHUNK, "cpu", chunk)
+    monkeypatch.setattr(cross_entropy, "FEWEST_TARGETS", 1)
     output = nn.Linear(5, 33, bias=bias).double()
     hidden = torch.randn(20, 5, dtype=torch.float64, requires_grad=True)
     targets = torch.randint(33, (20,))
@@ -37,6 +39,45 @@ def test_chunked_loss_and_gradients_equal_the_reference(
         torch.autograd.grad(loss / 3, inputs), torch.autograd.grad(expected / 3, inputs), strict=True
     ):
         torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_form_to_fuse_equals_the_usual_cross_entropy(
+    smoothing: float, bias: bool, soft: bool, dtype: torch.dtype
+) -> None:
+    wide = torch.float32 if dtype == torch.bfloat16 else dtype
+    logits, biases = (3 * torch.randn(20, 33)).to(dtype), torch.randn(33, dtype=wide) if bias else None
+    targets = torch.randint(33, (20,))
+    targets[[0, 8]] = IGNORED
+    mixed = (torch.randn(20, 33).softmax(-1).to(wide), 0.7) if soft else ()
+    losses, gradient = cross_entropy.cross_entropy_to_fuse(logits, biases, targets, smoothing, *mixed)
+    expected, its_gradient = cross_entropy.cross_entropy(logits, biases, targets, smoothing, *mixed)
+    real = targets != IGNORED
+    torch.testing.assert_close(losses[real], expected[real])
+    torch.testing.assert_close(gradient[real], its_gradient[real])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised by imports of torch's compiler
+@pytest.mark.usefixtures("no_type_checks")
+def test_compiled_loss_equals_the_usual_loss_and_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(cross_entropy.CHUNK, "cpu", 8 * 33)
+    monkeypatch.setattr(cross_entropy, "FEWEST_TARGETS", 1)
+    torch.compiler.reset()
+    cross_entropy.compiled_cross_entropy.cache_clear()
+    output, hidden = nn.Linear(16, 33), torch.randn(20, 16, requires_grad=True)
+    targets = torch.randint(33, (20,))
+    targets[[0, 19]] = IGNORED
+    inputs = [hidden, *output.parameters()]
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        loss = vocabulary_loss(hidden, output, targets, 0.1, compiled=True)
+    expected = vocabulary_loss(hidden, output, targets, 0.1)
+    torch.testing.assert_close(loss, expected)
+    for ours, theirs in zip(torch.autograd.grad(loss, inputs), torch.autograd.grad(expected, inputs), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 
 
 def test_loss_in_bfloat16_is_summed_in_float32() -> None:
@@ -79,8 +120,8 @@ def test_scaling_the_loss_scales_gradients_exactly_in_bfloat16() -> None:
 def test_distillation_loss_equals_the_mixed_cross_entropy(
     smoothing: float, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(losses.CHUNK, "cpu", chunk)
-    monkeypatch.setattr(losses, "FEWEST_TARGETS", 1)
+    monkeypatch.setitem(cross_entropy.CHUNK, "cpu", chunk)
+    monkeypatch.setattr(cross_entropy, "FEWEST_TARGETS", 1)
     output, teacher = nn.Linear(5, 33).double(), nn.Linear(7, 33).double()
     hidden, inputs_seen = (
         torch.randn(20, 5, dtype=torch.float64, requires_grad=True),
@@ -160,3 +201,35 @@ def _logits(task: Task, model: Model) -> Tensor:
             return model(TOKENS, REAL)
         case _:
             return model(TOKENS)
+
+
+@pytest.mark.parametrize(
+    "change", ["nothing", "dynamic shapes", "segments", "window", "dropout", "recomputing", "translation"]
+)
+def test_only_training_on_one_shape_without_masks_and_dropout_uses_cudnn_attention(
+    change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task: Task = "translate" if change == "translation" else "generate"
+    changed = {"window": {"window": 3}, "dropout": {"attention_dropout": 0.1}}.get(change, {})
+    model = make_model(task, 9, settings().model_copy(update=changed), 3)
+    batch = BATCHES[task]
+    if change == "segments":
+        batch = TextBatch(8, TOKENS, TOKENS, torch.zeros_like(TOKENS))
+    for module in model.modules():
+        if isinstance(module, Stack):
+            module.has_fixed_shapes, module.recomputes = change != "dynamic shapes", change == "recomputing"
+    allowed = []
+
+    def note(*_: object, **__: object) -> Tensor:
+        allowed.append(torch.backends.cuda.cudnn_sdp_enabled())
+        return torch.zeros(())
+
+    loss = losses.LossModule(model, 0.0, None)
+    monkeypatch.setattr(losses, "summed_loss", note)
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        loss(batch)
+        assert allowed == [change == "nothing"] and not torch.backends.cuda.cudnn_sdp_enabled()
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)

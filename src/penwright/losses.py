@@ -1,6 +1,7 @@
 """Training losses. They are sums over the targets of a batch, not means, so every target has the same weight."""
 
 from collections.abc import Sequence
+from math import inf
 from typing import Any, NamedTuple
 
 import torch
@@ -10,12 +11,11 @@ from torch.nn import functional as F
 
 from penwright.data.batches import IGNORED, Batch, LabelledBatch, MaskedBatch, PairBatch, TextBatch
 from penwright.model import Model
+from penwright.model.attention import allow_cudnn_attention
+from penwright.model.block import Stack
 from penwright.model.quantized import Int8Linear
 from penwright.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
-
-# Logits per chunk, and minimum number of targets per chunk. On a CPU, chunks fit in the cache, unless the vocabulary is
-# large: with fewer targets, reading the output matrix takes longer than multiplying by it (benchmarks/LOG.md).
-CHUNK, FEWEST_TARGETS = {"cpu": 2**21, "cuda": 2**27}, 128
+from penwright.native.cross_entropy import compiled_cross_entropy, cross_entropy, targets_per_chunk
 
 
 class Teachers(NamedTuple):
@@ -61,15 +61,42 @@ class LossModule(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """Return the loss in nats, summed over the targets of the batch."""
-        return summed_loss(self.model, batch, self.label_smoothing, self.teachers)
+        compiled = batch.targets.is_cuda and any(each.is_compiled for each in _stacks(self.model))
+        with allow_cudnn_attention(suits_cudnn(self.model, batch)):
+            return summed_loss(self.model, batch, self.label_smoothing, self.teachers, compiled=compiled)
+
+
+def _stacks(model: Model) -> list[Stack]:
+    return [module for module in model.children() if isinstance(module, Stack)]
+
+
+def suits_cudnn(model: Model, batch: Batch) -> bool:
+    """Return whether cuDNN's attention suits this training: all batches have one shape, without masks or dropout.
+
+    cuDNN builds a plan for each shape, and its dropout is untested here. Attention that is recomputed in the backward
+    pass would use another kernel.
+    """
+    if not isinstance(model, DecoderOnly) or not isinstance(batch, TextBatch):
+        return False
+    settings, stack = model.settings, model.decoder
+    is_masked = batch.segments is not None or (settings.window or inf) < batch.tokens.shape[1]
+    return stack.has_fixed_shapes and not (is_masked or settings.attention_dropout or stack.recomputes)
 
 
 def summed_loss(
-    model: Model, batch: Batch, label_smoothing: float = 0.0, teachers: Teachers | None = None
+    model: Model,
+    batch: Batch,
+    label_smoothing: float = 0.0,
+    teachers: Teachers | None = None,
+    *,
+    compiled: bool = False,
 ) -> Float[Tensor, ""]:
-    """Return the cross-entropy in nats, summed over the targets, with label smoothing (Szegedy et al. 2016)."""
+    """Return the cross-entropy in nats, summed over the targets, with label smoothing (Szegedy et al. 2016).
+
+    With `compiled`, the loss of the vocabulary is computed by compiled code, which is faster on a GPU.
+    """
     if isinstance(model, EncoderOnly) and isinstance(batch, MaskedBatch):
-        return _masked_loss(model, batch, label_smoothing)
+        return _masked_loss(model, batch, label_smoothing, compiled=compiled)
     if isinstance(model, EncoderOnly):
         return _label_loss(model, batch, label_smoothing, teachers)
     outputs = None
@@ -79,7 +106,8 @@ def summed_loss(
                 (_hidden(each, batch), each.output) for each in teachers.models if not isinstance(each, EncoderOnly)
             ]
         outputs = _TeacherOutputs(hidden, teachers.weight)
-    return vocabulary_loss(_hidden(model, batch), model.output, batch.targets.flatten(), label_smoothing, outputs)
+    targets = batch.targets.flatten()
+    return vocabulary_loss(_hidden(model, batch), model.output, targets, label_smoothing, outputs, compiled=compiled)
 
 
 def _hidden(model: Model, batch: Batch) -> Float[Tensor, "targets d_model"]:
@@ -126,11 +154,14 @@ def _loss_of_logits(
     return F.mse_loss(logits, targets, reduction="sum") / 2
 
 
-def _masked_loss(model: EncoderOnly, batch: MaskedBatch, label_smoothing: float) -> Float[Tensor, ""]:
+def _masked_loss(
+    model: EncoderOnly, batch: MaskedBatch, label_smoothing: float, *, compiled: bool
+) -> Float[Tensor, ""]:
     """Return the loss of the masked tokens. The embedding matrix also serves as the output layer."""
     is_target = batch.targets != IGNORED
     hidden = model.hidden(batch.tokens, batch.padding)[is_target]
-    return vocabulary_loss(hidden, model.embedding.tokens, batch.targets[is_target], label_smoothing)
+    targets = batch.targets[is_target]
+    return vocabulary_loss(hidden, model.embedding.tokens, targets, label_smoothing, compiled=compiled)
 
 
 def vocabulary_loss(
@@ -139,10 +170,13 @@ def vocabulary_loss(
     targets: Int[Tensor, " targets"],
     label_smoothing: float = 0.0,
     teachers: _TeacherOutputs | None = None,
+    *,
+    compiled: bool = False,
 ) -> Float[Tensor, ""]:
     """Return the summed cross-entropy of output(hidden), computed in chunks to save memory.
 
-    Targets equal to IGNORED do not count. `teachers` provide additional soft targets.
+    Targets equal to IGNORED do not count. `teachers` provide additional soft targets. With `compiled`, torch.compile
+    fuses the work between the matrix products.
     """
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
@@ -152,10 +186,17 @@ def vocabulary_loss(
         None if isinstance(output, nn.Embedding) else output.bias,
         targets,
         _SoftTargets(label_smoothing, teachers),
-        dtype,
-        torch.is_grad_enabled(),
+        _Computation(dtype, torch.is_grad_enabled(), compiled),
     )
     return loss
+
+
+class _Computation(NamedTuple):
+    """How the loss of the vocabulary is computed."""
+
+    dtype: torch.dtype  # dtype of the matrix products
+    with_gradient: bool
+    compiled: bool
 
 
 class _VocabularyLoss(torch.autograd.Function):
@@ -173,12 +214,13 @@ class _VocabularyLoss(torch.autograd.Function):
         bias: Tensor | None,
         targets: Tensor,
         aims: _SoftTargets,
-        dtype: torch.dtype,
-        with_gradient: bool,
+        how: _Computation,
     ) -> Tensor:
         """Return the summed loss, and save the gradients of hidden states, weight and bias."""
+        dtype, with_gradient = how.dtype, how.with_gradient
+        compute = compiled_cross_entropy() if how.compiled else cross_entropy
         with torch.autocast(hidden.device.type, enabled=False):
-            chunk = max(FEWEST_TARGETS, CHUNK.get(hidden.device.type, CHUNK["cuda"]) // len(weight))
+            chunk = targets_per_chunk(hidden, len(weight), compiled=how.compiled)
             matrix, loss = (
                 weight.to(dtype),
                 hidden.new_zeros((), dtype=torch.promote_types(hidden.dtype, torch.float32)),
@@ -191,7 +233,7 @@ class _VocabularyLoss(torch.autograd.Function):
                 real = (targets[rows] != IGNORED).to(dtype)[:, None]
                 states = hidden[rows].to(dtype) * real
                 soft = aims.soft(rows, dtype)
-                losses, gradient = _cross_entropy(states @ matrix.T, bias, targets[rows], aims.smoothing, *soft)
+                losses, gradient = compute(states @ matrix.T, bias, targets[rows], aims.smoothing, *soft)
                 loss += losses @ real[:, 0].to(losses.dtype)
                 if d_hidden is not None:
                     d_hidden[rows] = (gradient @ matrix) * real
@@ -206,33 +248,4 @@ class _VocabularyLoss(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Return the saved gradients, scaled by the gradient of the loss."""
         scaled = [None if d is None else d * grads[0] for d in ctx.saved_tensors]
-        return (*scaled, None, None, None, None)
-
-
-def _cross_entropy(
-    logits: Float[Tensor, "targets vocab_size"],
-    bias: Float[Tensor, " vocab_size"] | None,
-    targets: Int[Tensor, " targets"],
-    smoothing: float,
-    soft_targets: Float[Tensor, "targets vocab_size"] | None = None,
-    weight: float = 0.0,
-) -> tuple[Float[Tensor, " targets"], Float[Tensor, "targets vocab_size"]]:
-    """Return the loss of each row, and the gradient in the dtype of the logits.
-
-    `weight` is the share of `soft_targets` in the target distribution.
-    """
-    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))  # bfloat16 is too coarse for sums
-    log_probs = F.log_softmax(wide if bias is None else wide + bias, -1)
-    index = targets.clamp(min=0)[:, None]  # ignored targets may have any valid index: their rows are masked out
-    losses = (smoothing - 1) * log_probs.gather(1, index)
-    if smoothing:
-        losses -= smoothing * log_probs.mean(-1, keepdim=True)
-    if soft_targets is not None:  # the loss is linear in the targets, so the two losses can be mixed
-        losses = losses.lerp(-(soft_targets * log_probs).sum(-1, keepdim=True), weight)
-    gradient = log_probs.exp_()
-    if smoothing:
-        gradient.sub_((1 - weight) * smoothing / logits.shape[-1])
-    gradient.scatter_add_(1, index, torch.full_like(losses, (1 - weight) * (smoothing - 1)))
-    if soft_targets is not None:
-        gradient.sub_(soft_targets, alpha=weight)
-    return losses[:, 0], gradient.to(logits.dtype)
+        return (*scaled, None, None, None)

@@ -4,11 +4,11 @@ from math import sqrt
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from penwright.config import Table, Task
 from penwright.data.batches import IGNORED, Batch, LabelledBatch, MaskedBatch, PairBatch, TextBatch
-from penwright.losses import summed_loss
+from penwright.losses import LossModule, summed_loss, vocabulary_loss
 from penwright.model import Model
 from penwright.model.attention import KernelMask, fastest_attention
 from penwright.training.auto.machine import compile_blocks
@@ -150,6 +150,45 @@ def test_dropout_acts_on_the_gpu_and_follows_the_seed() -> None:
 def test_chunks_of_the_vocabulary_do_not_change_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = random_batch("generate", 20, 20)
     expected = loss_and_gradient(float_model("generate", "biases"), batch, DEVICE, torch.float32)
-    monkeypatch.setattr("penwright.losses.CHUNK", {"cpu": 1, "cuda": 1})
+    monkeypatch.setattr("penwright.native.cross_entropy.GPU_SHARE", 0.0)
     found = loss_and_gradient(float_model("generate", "biases"), batch, DEVICE, torch.float32)
     assert_close(found, expected, 1e-5, 1e-5)
+
+
+@pytest.mark.usefixtures("no_type_checks")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("bias", [False, True])
+def test_compiled_loss_equals_the_usual_one(
+    bias: bool, smoothing: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penwright.native.cross_entropy.GPU_SHARE", 0.0)  # chunks of 128 targets
+    torch.manual_seed(1)
+    output, hidden = nn.Linear(64, 5000, bias=bias, device=DEVICE), torch.randn(300, 64, device=DEVICE)
+    hidden.requires_grad_()
+    targets = torch.randint(5000, (300,), device=DEVICE)
+    targets[::7] = IGNORED
+    found = []
+    for compiled in (False, True):
+        with torch.autocast("cuda", dtype, enabled=dtype != torch.float32):
+            loss = vocabulary_loss(hidden, output, targets, smoothing, compiled=compiled)
+        gradients = torch.autograd.grad(loss, [hidden, *output.parameters()])
+        found.append((float(loss.detach()), torch.cat([each.float().flatten() for each in gradients])))
+    assert_close(found[1], found[0], 1e-5, 1e-4 if dtype == torch.float32 else 1e-2)
+
+
+@pytest.mark.usefixtures("no_type_checks")
+def test_training_of_fixed_windows_has_the_loss_of_other_kernels() -> None:
+    torch.compiler.reset()
+    changes: Table = {"d_model": 128, "n_heads": 2, "n_kv_heads": 2, "context_length": 256}
+    plain, compiled = (float_model("generate", "modern", changes).to(DEVICE) for _ in range(2))
+    batch = random_batch("generate", 256).to(torch.device(DEVICE))
+    compile_blocks(compiled, dynamic=False)
+    found = []
+    for model in (plain, compiled):
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = LossModule(model, 0.0, None)(batch)
+        loss.backward()
+        gradients = [each.grad for each in model.parameters() if each.grad is not None]
+        found.append((float(loss.detach()), torch.cat([each.float().flatten() for each in gradients])))
+    assert_close(found[1], found[0], 2e-3, 0.05)

@@ -14,6 +14,7 @@ from penwright.config import TrainingSettings
 from penwright.devices import available_memory, keep_freed_memory, limit_threads, n_allowed, n_processors, usable_device
 from penwright.errors import PenwrightError, UsageError
 from penwright.model.attention import disable_cudnn_attention
+from penwright.model.block import Stack
 from penwright.native import toolchain
 from penwright.text import count
 from penwright.training.distributed.launcher import n_here
@@ -167,6 +168,8 @@ def choose_compilation(device: torch.device, seconds: float, *, has_adapters: bo
 def compile_blocks(model: nn.Module, *, dynamic: bool) -> None:
     """Mark each block for compilation when it first runs. Identical blocks share compiled code.
 
+    `dynamic` tells whether the batches vary in shape.
+
     Raises PenwrightError if torch.compile cannot work on this machine.
     """
     missing = toolchain.missing_requirement()  # GPUs need a C++ compiler, too: Triton compiles kernel launchers with it
@@ -175,6 +178,9 @@ def compile_blocks(model: nn.Module, *, dynamic: bool) -> None:
     toolchain.set_inductor_cache()
     shapes.use_duck_shape = False  # avoids a separate compilation for a batch whose length equals d_model
     torch._dynamo.config.optimize_ddp = False  # each block is compiled as a separate graph, so DDP need not split any
+    for module in model.modules():
+        if isinstance(module, Stack):
+            module.is_compiled, module.has_fixed_shapes = True, not dynamic
     for block in blocks_of(model):
         block.compile(dynamic=dynamic)
 
