@@ -35,6 +35,7 @@ from benchmarks.peers import NanoGPT, run
 from benchmarks.report import Result, write_result
 from penwright.config import ModelSettings, Table
 from penwright.generation.generator import Generator
+from penwright.model.fused import fuse
 from penwright.model.quantized import to_precision
 from penwright.model.transformer import DecoderOnly
 from penwright.tokenizers.training import train_tokenizer
@@ -374,6 +375,7 @@ def penwright_rates(shape: DecodeShape, *, profiles: bool) -> Rates:
     model.to(DEVICE)
     to_precision(model, "bfloat16")
     n_bytes = randomize(model)
+    fuse(model)  # as `penwright.load` does
     generator = Generator(model, tokenizer)
     for n_rows in shape.n_rows:
         prompts = [letters[PROMPT * row : PROMPT * (row + 1)] for row in range(n_rows)]

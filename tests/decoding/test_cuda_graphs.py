@@ -16,9 +16,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from penwright.config import DecodingSettings
 from penwright.decoding import cuda_graphs
 from penwright.decoding.cuda_graphs import Pool, Recorded
-from penwright.decoding.exported import is_near
+from penwright.decoding.exported import DecodeStep, is_near
 from penwright.errors import PenwrightWarning
 from penwright.generation.generator import Generator
+from penwright.model.fused import fuse
 from penwright.model.transformer import DecoderOnly, EncoderDecoder
 from penwright.tokenizers import Tokenizer
 from penwright.translation.translator import Translator
@@ -73,7 +74,9 @@ def use_graphs(monkeypatch: pytest.MonkeyPatch) -> Callable[[Record], None]:
     return use
 
 
-@pytest.fixture(params=["generator", "translator, greedy", "translator, three beams"])
+@pytest.fixture(
+    params=["generator", "generator, fused", "translator, greedy", "translator, three beams", "translator, fused"]
+)
 def generate(
     request: pytest.FixtureRequest,
     generating_model: Callable[..., DecoderOnly],
@@ -82,12 +85,16 @@ def generate(
 ) -> Generate:
     """Return a function that generates texts long enough for caches to grow and rows to leave."""
     n, n_beams = characters.vocab_size, 3 if "beams" in request.param else 1
-    if request.param == "generator":
+    if request.param.startswith("generator"):
         model, settings = generating_model(n, context_length=100), DecodingSettings(max_new_tokens=90, temperature=0.8)
+        if "fused" in request.param:
+            fuse(model)
         return lambda: [
             each.text for _ in range(2) for each in Generator(model, characters, settings).generate(["ab", "c"])
         ]
     translating = translating_model(n, context_length=100)
+    if "fused" in request.param:
+        fuse(translating)
     chosen = DecodingSettings(beam_size=n_beams, max_new_tokens=90)
     return lambda: [
         each.text for each in Translator(translating, characters, chosen).translate(["abcdefgh", "j a b", "hhhh"] * 2)
@@ -144,6 +151,24 @@ def test_no_graphs_are_recorded_on_a_cpu(generate: Generate, monkeypatch: pytest
     monkeypatch.setattr(cuda_graphs, "record_cuda_graph", record_fails)
     with warnings.catch_warnings(action="error"):
         generate()
+
+
+def test_graphs_are_captured_again_after_the_model_is_fused(
+    generating_model: Callable[..., DecoderOnly], characters: Tokenizer, use_graphs: Callable[[Record], None]
+) -> None:
+    model, recorder = generating_model(characters.vocab_size, context_length=100), Recorder()
+    use_graphs(recorder)
+    step, cache = cuda_graphs.StepGraphs(DecodeStep(model)), model.new_cache(1, 60)
+    tokens = torch.tensor([3])
+
+    def run() -> Tensor:
+        return step((tokens, cache.lengths, [x for layer in cache.layers for x in layer.cached], None, [], None))
+
+    before = [run() for _ in range(3)]
+    assert (recorder.n_recorded, recorder.n_replayed) == (1, 2)  # a replay checks the graph
+    fuse(model)
+    torch.testing.assert_close([run() for _ in range(3)], before)
+    assert recorder.n_recorded == 2
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

@@ -12,7 +12,10 @@ from penwright.decoding import cuda_graphs
 from penwright.decoding.cuda_graphs import Pool, Recorded
 from penwright.generation.generator import Generator
 from penwright.model import Model
+from penwright.model.attention import Mask, fused_attention, plain_attention
+from penwright.model.fused import fuse
 from penwright.model.quantized import to_precision
+from penwright.model.transformer import DecoderOnly, EncoderDecoder
 from penwright.tokenizers import Tokenizer
 from penwright.translation.translator import Translator
 
@@ -55,7 +58,10 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter]:
 
 def placed(model: Model, precision: Precision, device: str) -> Model:
     to_precision(model.eval(), precision)
-    return model.to(device)
+    model.to(device)
+    assert isinstance(model, DecoderOnly | EncoderDecoder)
+    fuse(model)  # as `penwright.load` does
+    return model
 
 
 def writes(tokenizer: Tokenizer, device: str, precision: Precision = "float32", **changes: object) -> Generator:
@@ -145,3 +151,17 @@ def test_long_text_grows_its_cache_and_frees_its_graphs(graphs: Counter, charact
     for _ in range(3):
         writer.generate(["ab"] * 4, max_new_tokens=1500, stop=[])
     assert torch.cuda.memory_allocated() < before + 50e6
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_attention_of_a_single_target_equals_explicit_attention(dtype: torch.dtype) -> None:
+    rng = torch.Generator().manual_seed(0)
+    queries, keys, values = (
+        torch.randn(5, heads, length, 64, generator=rng).to(DEVICE, dtype)
+        for heads, length in ((8, 1), (2, 128), (2, 128))
+    )
+    positions = torch.tensor([[0], [127], [3], [64], [90]], device=DEVICE)
+    mask = Mask(causal=True).resolve(positions, 128, whole=False)
+    found = fused_attention(queries, keys, values, mask, 0.0).float()
+    expected = plain_attention(queries.double(), keys.double(), values.double(), mask, 0.0).float()
+    assert (found - expected).norm() < (0.01 if dtype == torch.bfloat16 else 1e-5) * expected.norm()

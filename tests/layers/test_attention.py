@@ -6,7 +6,15 @@ from torch import Tensor
 from torch._dynamo.testing import CompileCounter
 
 from penwright.config import ModelSettings
-from penwright.model.attention import CAUSAL_BLOCK, Attention, KernelMask, Mask, fused_attention, plain_attention
+from penwright.model.attention import (
+    CAUSAL_BLOCK,
+    Attention,
+    KernelMask,
+    Mask,
+    _single_target_attention,
+    fused_attention,
+    plain_attention,
+)
 
 CAUSAL = Mask(causal=True).resolve(torch.arange(5)[None], 5)
 
@@ -121,3 +129,11 @@ def test_qk_norm_makes_attention_independent_of_the_query_norm() -> None:
     x, values = random_heads(1, 5, 12), random_heads(1, 5, 12)
     kept = attention.keys_values(values)
     torch.testing.assert_close(attention(100 * x, kept, CAUSAL), attention(x, kept, CAUSAL), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_single_target_with_shared_keys_and_a_mask(rows: int) -> None:
+    queries, keys, values = random_heads(3, 8, 1, 4), random_heads(3, 2, 7, 4), random_heads(3, 2, 7, 4).flip(2)
+    mask = Mask(causal=True).resolve(torch.tensor([[2], [6], [0]])[:rows], 7, whole=False)
+    found = _single_target_attention(queries, keys, values, mask, 0.0)
+    torch.testing.assert_close(found, plain_attention(queries, keys, values, mask, 0.0))

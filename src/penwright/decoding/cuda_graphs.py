@@ -138,7 +138,8 @@ def _key(step: DecodeStep, inputs: Inputs) -> Key:
     All layers have the same shapes and strides, so those of the first layer are enough.
     """
     _, _, kept, _, source, padding = inputs
-    staying = [next(step.parameters()), *kept, *source, *([] if padding is None else [padding])]
+    weights = [next(step.parameters()), step.model.decoder.cache_like]  # these move if the model is moved or fused
+    staying = [*weights, *kept, *source, *([] if padding is None else [padding])]
     like = [*kept[:1], *source[:1], *staying[-1:]]
     return (
         *(x.data_ptr() for x in staying),

@@ -25,7 +25,7 @@ from penwright.decoding.exported import (
     as_layers,
     example_of,
     is_near,
-    next_logits,
+    step_logits,
 )
 from penwright.decoding.sampling.topk import COMPILES, MAX_K, MaskedTopK, masked_topk
 from penwright.decoding.sampling.utf8 import Situations, Utf8Rules
@@ -121,12 +121,8 @@ class DecodeEngine:
         elif tokens.device.type in cuda_graphs.DEVICES:
             logits = self._graphs(_step_inputs(tokens, cache, encoded, origins))
         else:
-            fused = self._model.fused
             with with_threads(self._n_threads(part)):
-                if fused is not None and fused.is_current:
-                    logits = fused.next_logits(tokens, cache, encoded)
-                else:
-                    logits = next_logits(self._model, tokens[:, None], cache, encoded)
+                logits = step_logits(self._model, tokens, cache, encoded)
         cache.advance(1)
         return logits
 

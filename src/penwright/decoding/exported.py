@@ -51,7 +51,7 @@ class DecodeStep(ModelPart):
             with swap_kernels(self.model.decoder, lambda name, _: _kernel_of(name, origins)):
                 cache = Cache.over(as_layers(cached), lengths, kind=WholeLayerCache)
                 return next_logits(self.model, tokens, cache, encoded)
-        return next_logits(self.model, tokens, Cache.over(as_layers(cached), lengths, origins), encoded)
+        return step_logits(self.model, tokens[:, 0], Cache.over(as_layers(cached), lengths, origins), encoded)
 
 
 def next_logits(
@@ -68,6 +68,16 @@ def next_logits(
         hidden = model.hidden(tokens, encoded, cache)
     logits = model.output(hidden[:, -1])
     return logits.float() if logits.dtype == torch.bfloat16 else logits
+
+
+def step_logits(
+    model: DecoderOnly | EncoderDecoder, tokens: Int[Tensor, " rows"], cache: Cache, encoded: Encoded | None
+) -> Float[Tensor, "rows vocab_size"]:
+    """Append a token to each row of the cache, with few operators if the model is fused; return the next logits."""
+    fused = model.fused
+    if fused is not None and fused.is_current:
+        return fused.next_logits(tokens, cache, encoded)
+    return next_logits(model, tokens[:, None], cache, encoded)
 
 
 class PromptStep(ModelPart):

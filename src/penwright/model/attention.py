@@ -104,11 +104,29 @@ def fused_attention(
     """Compute softmax(Q K^T / sqrt(d_head)) V without storing the whole matrix of attention weights."""
     grouped = queries.shape[1] != keys.shape[1]
     if grouped and mask.allowed is not None and queries.is_cuda:  # no fast GPU kernel combines GQA with a mask
+        if queries.shape[2] == 1:
+            return _single_target_attention(queries, keys, values, mask, dropout)
         keys, values = repeat_kv(keys, queries), repeat_kv(values, queries)
         grouped = False
     return F.scaled_dot_product_attention(
         queries, keys, values, mask.allowed, dropout, is_causal=mask.is_causal, enable_gqa=grouped
     )
+
+
+def _single_target_attention(
+    queries: Float[Tensor, "batch n_heads 1 d_head"],
+    keys: Float[Tensor, "batch n_kv_heads sources d_head"],
+    values: Float[Tensor, "batch n_kv_heads sources d_head"],
+    mask: KernelMask,
+    dropout: float,
+) -> Float[Tensor, "batch n_heads 1 d_head"]:
+    """Compute grouped-query attention of a single target without copying keys and values.
+
+    The query heads that share keys become the targets of one head.
+    """
+    queries = queries[:, :, 0].unflatten(1, (keys.shape[1], -1))
+    heads = F.scaled_dot_product_attention(queries, keys, values, mask.allowed, dropout)
+    return heads.flatten(1, 2)[:, :, None]
 
 
 def plain_attention(

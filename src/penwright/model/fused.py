@@ -1,4 +1,4 @@
-"""Decoding steps with few operators, for CPU inference: calling many small operators would take most of the time."""
+"""Decoding steps with few operators, for inference: calling many small operators would take most of the time."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -29,7 +29,8 @@ class FullRotation(NamedTuple):
     @classmethod
     def of(cls, rotary: Rotary, n_positions: int, dtype: torch.dtype) -> "FullRotation":
         """Return the rotations at the first `n_positions` positions, one row per position."""
-        cosines, sines = (x[0, 0, :, None].to(dtype) for x in rotary.forward(torch.arange(n_positions)[None]))
+        positions = torch.arange(n_positions, device=rotary.frequencies.device)[None]
+        cosines, sines = (x[0, 0, :, None].to(dtype) for x in rotary.forward(positions))
         return cls(torch.cat([cosines, cosines], -1), torch.cat([-sines, sines], -1))
 
     def at(self, positions: Int[Tensor, "rows 1"], start: int | None) -> "FullRotation":
@@ -139,8 +140,12 @@ class FusedDecoder:
 
 
 def fuse(model: DecoderOnly | EncoderDecoder) -> None:
-    """Give the model a FusedDecoder. Call this for inference only: the weights become views."""
-    model.fused = FusedDecoder(model)
+    """Give the model a FusedDecoder, unless it has int8 weights on a GPU.
+
+    Call this for inference only: the weights become views.
+    """
+    if not (isinstance(model.output, Int8Linear) and model.output.scale.is_cuda):
+        model.fused = FusedDecoder(model)
 
 
 def norm_of(norm: nn.Module) -> Product:

@@ -197,6 +197,7 @@ def load(
         application.engine.on_first_use = partial(
             _before_first_use, opened_run.run, application.model, chosen, compiles=compiles, is_outdated=is_outdated
         )
+    if application.kind != "classifier" and torch_device.type in {"cpu", "cuda"}:
         fuse(application.model)
     return application
 
