@@ -34,7 +34,8 @@ class Embedding(nn.Module):
         in_second: Bool[Tensor, "batch length"] | None = None,
     ) -> Float[Tensor, "batch length d_model"]:
         """Return the vectors of these tokens at these positions. `in_second` is True in the second text of a pair."""
-        x = self.tokens(tokens) * self.scale
+        x = self.tokens(tokens)
+        x = x if self.scale == 1 else x * self.scale
         x = x if self.positions is None else x + self.positions(positions).to(x.dtype)
         if self.second is not None and in_second is not None:
             x = x + in_second[..., None] * self.second.weight[0].to(x.dtype)

@@ -80,7 +80,8 @@ class MuonOptimizer(torch.optim.Optimizer):
         lookahead = torch._foreach_lerp(gradients, buffers, momentum)  # Nesterov momentum: look one step ahead
         updates = self.ranks.map_matrices(partial(orthogonalize, precision=self.precision), lookahead, n_rows)
         weights = locals_of(parameters)
-        torch._foreach_mul_(weights, 1 - lr * weight_decay)
+        if weight_decay:
+            torch._foreach_mul_(weights, 1 - lr * weight_decay)
         scale = -(max(1.0, n_rows / n_columns) ** 0.5)
         if isinstance(lr, Tensor):
             torch._foreach_add_(weights, torch._foreach_mul(updates, lr), alpha=scale)
