@@ -109,9 +109,9 @@ class StepGraphs:
             graph = _Graph(moving, *record_cuda_graph(lambda: self._step(*own), tokens.device, pool))
             graph.logits.fill_(nan)  # an empty graph would leave NaNs, which the comparison with the logits detects
             graph.replay()
-            self._works = is_near(graph.logits, logits)
-        except RuntimeError:  # raised if a capture fails, whatever the reason
-            self._works = False
+            self._works, reason = is_near(graph.logits, logits), "a graph computes wrong logits"
+        except RuntimeError as error:  # raised if a capture fails
+            self._works, reason = False, str(error).partition("\n")[0]
         if self._works:
             self._graphs[key] = graph
             for oldest in list(self._graphs)[:-MOST_GRAPHS]:
@@ -119,7 +119,8 @@ class StepGraphs:
         else:
             self._graphs.clear()
             warnings.warn(
-                "CUDA graphs do not work on this GPU, so decoding is slower: kernels are launched one by one",
+                "CUDA graphs do not work on this GPU, so decoding is slower: kernels are launched one by one. "
+                f"The reason: {reason}",
                 PenwrightWarning,
                 stacklevel=2,
             )
