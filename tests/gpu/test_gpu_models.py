@@ -163,6 +163,7 @@ def test_compiled_loss_equals_the_usual_one(
     bias: bool, smoothing: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penwright.native.cross_entropy.GPU_SHARE", 0.0)  # chunks of 128 targets
+    torch.compiler.reset()  # torch compiles a function for at most eight kinds of arguments
     torch.manual_seed(1)
     output, hidden = nn.Linear(64, 5000, bias=bias, device=DEVICE), torch.randn(300, 64, device=DEVICE)
     hidden.requires_grad_()
