@@ -96,7 +96,7 @@ class ContinuousBatch:
         self._end_ids = end_ids or tokenizer.end_ids
         self._batch = LiveBatch(model, engine)
         self._rows: list[RunningCompletion] = []
-        self._ahead: Logits | None = None  # logits of the next tokens, if their step has been started ahead of time
+        self._ahead: Logits | None = None  # logits of the next tokens, if their step has been started
         self._waiting: deque[Request] = deque()
         self._prefixes = Prefixes()
         self._utf8_rules = Utf8Rules.of(tokenizer, never_generated(tokenizer))
@@ -129,7 +129,10 @@ class ContinuousBatch:
             self._engine.refresh()
         with evaluating(self._model) as device:
             self._keep([not row.request.cancelled for row in self._rows])
-            logits = [self._next_logits(device)] if self._rows else []
+            if self._rows and self._ahead is None:
+                last = torch.tensor([row.draft.tokens[-1] for row in self._rows], dtype=torch.long, device=device)
+                self._ahead = self._batch.step(last)
+            logits, self._ahead = [] if self._ahead is None else [self._ahead], None
             logits += self._prefill(self._admit())
             pieces = self._write(logits[0] if len(logits) == 1 else torch.cat(logits)) if logits else []
             self._keep([update.finish is None for _, update in pieces])
@@ -199,14 +202,6 @@ class ContinuousBatch:
         """
         if chosen.device.type in cuda_graphs.DEVICES and any(row.n_left > 1 for row in self._rows):
             self._ahead = self._batch.step(chosen)
-
-    def _next_logits(self, device: torch.device) -> Logits:
-        """Return the logits of each row's next token."""
-        if self._ahead is None:
-            last = torch.tensor([row.draft.tokens[-1] for row in self._rows], dtype=torch.long, device=device)
-            return self._batch.step(last)
-        logits, self._ahead = self._ahead, None
-        return logits
 
     def _possible(self, logits: Logits) -> Logits:
         """Mask the tokens that must not come next."""

@@ -195,11 +195,11 @@ class History:
 
     def push(self, tokens: Int[Tensor, " rows"]) -> None:
         """Append the next token of each row."""
-        tokens = tokens.to(self.seen.device)
-        self.seen.scatter_(1, tokens[:, None], True)
-        self.written.scatter_add_(1, tokens[:, None], torch.ones_like(self.written[:, :1]))
         for past, token in zip(self.pasts, tokens.tolist(), strict=True):
             past.push(token)
+        tokens = tokens.to(self.seen.device, non_blocking=True)
+        self.seen.scatter_(1, tokens[:, None], True)
+        self.written.scatter_add_(1, tokens[:, None], torch.ones_like(self.written[:, :1]))
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only these rows."""
