@@ -35,6 +35,7 @@ from benchmarks.peers import NanoGPT, run
 from benchmarks.report import Result, write_result
 from penwright.config import ModelSettings, Table
 from penwright.generation.generator import Generator
+from penwright.model.attention import disable_cudnn_attention
 from penwright.model.fused import fuse
 from penwright.model.quantized import to_precision
 from penwright.model.transformer import DecoderOnly
@@ -376,6 +377,7 @@ def penwright_rates(shape: DecodeShape, *, profiles: bool) -> Rates:
     to_precision(model, "bfloat16")
     n_bytes = randomize(model)
     fuse(model)  # as `penwright.load` does
+    disable_cudnn_attention()
     generator = Generator(model, tokenizer)
     for n_rows in shape.n_rows:
         prompts = [letters[PROMPT * row : PROMPT * (row + 1)] for row in range(n_rows)]
@@ -412,6 +414,7 @@ def transformers_rates(shape: DecodeShape, *, static: bool) -> Rates:
     """Yield the speed of transformers' `generate`; with `static`, also with its static cache, which it compiles."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
+    torch.backends.cuda.enable_cudnn_sdp(True)
     settings = ModelSettings(**shape.model)
     config = LlamaConfig(
         vocab_size=shape.vocab_size,
