@@ -42,6 +42,20 @@ PUBLISHED = [
         600_000 * 491_520 / (4 * 86_400),
     ),
     Published(
+        "benchmarks/results/gpu_train-2026-11-27.md: Penwright, GPT-2 (124M) on one H100, compiled",
+        *("h100", 1, 50304),
+        {"d_model": 768, "n_layers": 12, "n_heads": 12, "context_length": 1024},
+        32_768,
+        467_535,
+    ),
+    Published(
+        "benchmarks/results/gpu_train-2026-11-27.md, nanoGPT in the same run",
+        *("h100", 1, 50304),
+        {"d_model": 768, "n_layers": 12, "n_heads": 12, "context_length": 1024},
+        32_768,
+        455_238,
+    ),
+    Published(
         # Three of four layers attend to half of the 2,048 tokens, so the mean is 1,280.
         "nanochat dev/LEADERBOARD.md, run 1 (depth 24, bfloat16): 16,704 steps in 10,949 s on 8 H100",
         *("h100", 8, 32768),
@@ -86,11 +100,11 @@ def plan_of_8b(tokens: int) -> Plan:
 
 
 @pytest.mark.parametrize("published", PUBLISHED, ids=lambda each: each.source.split(":")[0])
-def test_estimates_are_within_a_quarter_of_published_throughput(published: Published) -> None:
+def test_estimates_are_near_published_and_measured_throughput(published: Published) -> None:
     found = estimate(
         published.model, published.vocab_size, published.tokens, published.n_gpus, published.gpu, parallelism="fsdp"
     )
-    assert found.tokens_per_second == pytest.approx(published.tokens_per_second, rel=0.25)
+    assert found.tokens_per_second == pytest.approx(published.tokens_per_second, rel=0.2)
 
 
 def test_sharded_memory_falls_with_more_gpus_as_published() -> None:
@@ -129,5 +143,5 @@ def test_duration_chooses_a_suitable_unit(seconds: float, words: str) -> None:
 def test_gpu_plan_gives_times_for_the_text_and_for_the_model_size() -> None:
     found = estimate(LLAMA_8B, 128_256, 131_072, 8, "h100")
     _, _, times, *_ = plan_command._estimate_in_words(found, plan_of_8b(131_072), "8 h100")
-    assert found.tokens_per_second == pytest.approx(64_000, rel=0.02)
-    assert "about 2.2 hours for one epoch, and 29 days for 161 billion tokens (20 per parameter)" in times
+    assert found.tokens_per_second == pytest.approx(61_100, rel=0.02)
+    assert "about 2.3 hours for one epoch, and 30 days for 161 billion tokens (20 per parameter)" in times

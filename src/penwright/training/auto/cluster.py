@@ -9,8 +9,8 @@ A step takes as long as its computation or its communication, whichever is longe
 - memory: 16 bytes per parameter (float32 weight, gradient and two moments), which FSDP2 divides among the GPUs, plus
   the activations of the tokens of one GPU in bfloat16.
 
-The two constants of the utilization were fitted to figures that nanoGPT, nanochat and torchtitan published. All of
-these differ from the estimate by less than a quarter (tests/training/test_cluster.py).
+The two constants of the utilization were fitted to figures that nanoGPT, nanochat and torchtitan published, and to two
+that were measured here. All of these differ from the estimate by at most a fifth (tests/training/test_cluster.py).
 """
 
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from penwright.config import Recipe
 from penwright.model.size import ACTIVATIONS_PER_LAYER, ADAMW_BYTES, Size
 from penwright.training.distributed.parallel import SHARDED_TASKS, Parallelism, choose_parallelism
 
-UTILIZATION, HALF_WIDTH = 0.54, 600.0
+UTILIZATION, HALF_WIDTH = 0.48, 300.0
 GPUS_PER_HOST = 8
 TOKENS_PER_PARAMETER = 20  # training tokens per parameter for the best model of a given cost (Hoffmann et al. 2022)
 NETWORK = 50e9  # bytes per second between hosts for each GPU (400 Gb/s)
