@@ -1,4 +1,4 @@
-"""Training and decoding on a GPU: tokens per second, and the share of what the card can do, beside other projects.
+"""Training and decoding on a GPU: tokens per second and utilization of the card, compared with other projects.
 
 Run: python -m benchmarks.gpu train NANOGPT_CHECKOUT [--batch ROWS] [--steps N] [--only NAME,...] [--profile] [--tiny]
      python -m benchmarks.gpu decode [--only NAME,...] [--static] [--profile] [--tiny]

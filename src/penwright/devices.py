@@ -49,7 +49,7 @@ def _why_unusable(name: str, error: Exception) -> str:
 
 
 def copy_to_cpu(*tensors: torch.Tensor) -> Callable[[], list[list[Any]]]:
-    """Start copying tensors to the CPU; return a function that waits for the copies, and returns them as lists.
+    """Start copying tensors to the CPU; return a function that waits for the copies and returns them as lists.
 
     On an NVIDIA GPU, it does not wait for work that is queued after this call.
     """

@@ -71,7 +71,7 @@ def _stacks(model: Model) -> list[Stack]:
 
 
 def suits_cudnn(model: Model, batch: Batch) -> bool:
-    """Return whether cuDNN's attention suits this training: all batches have one shape, without masks or dropout.
+    """Return whether cuDNN's attention suits this training: all batches have the same shape, without masks or dropout.
 
     cuDNN builds a plan for each shape, and its dropout is untested here. Attention that is recomputed in the backward
     pass would use another kernel.
@@ -93,7 +93,7 @@ def summed_loss(
 ) -> Float[Tensor, ""]:
     """Return the cross-entropy in nats, summed over the targets, with label smoothing (Szegedy et al. 2016).
 
-    With `compiled`, the loss of the vocabulary is computed by compiled code, which is faster on a GPU.
+    With `compiled`, the cross-entropy over the vocabulary runs as compiled code, which is faster on a GPU.
     """
     if isinstance(model, EncoderOnly) and isinstance(batch, MaskedBatch):
         return _masked_loss(model, batch, label_smoothing, compiled=compiled)
@@ -192,7 +192,7 @@ def vocabulary_loss(
 
 
 class _Computation(NamedTuple):
-    """How the loss of the vocabulary is computed."""
+    """Options for computing the vocabulary loss."""
 
     dtype: torch.dtype  # dtype of the matrix products
     with_gradient: bool

@@ -11,7 +11,7 @@ from ..cli.conftest import QUICK, Command, corpora, penwright, runs  # noqa: F40
 DEVICE = "cuda"  # to debug these tests without a GPU, change this to "cpu" and run the tests of this folder
 IS_CUDA = DEVICE == "cuda"
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-# Libraries for GPUs warn about matters of speed. Only Penwright's own warnings are errors.
+# GPU libraries warn about slow code. Only Penwright's own warnings are errors.
 strict = pytest.mark.filterwarnings("default", "error::penwright.errors.PenwrightWarning")
 pytestmark_of_gpu = [strict, *([needs_cuda] if IS_CUDA else [])]
 MODEL = ["--set", "model.d_model=32", "--set", "model.n_layers=2", "--set", "model.n_heads=2"]

@@ -28,7 +28,7 @@ STEPS = 8
 
 
 class Several(int):
-    """The number 1, which claims to be another number, so that a group of one rank takes the path of several."""
+    """The number 1, but unequal to 1 and greater than 1, so that a group of one rank runs the code for several."""
 
     def __eq__(self, other: object) -> bool:
         return False

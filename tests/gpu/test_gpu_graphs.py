@@ -1,4 +1,4 @@
-"""Decoding steps on a GPU run as CUDA graphs, and give the texts of steps without graphs and of the CPU."""
+"""Decoding steps on a GPU run as CUDA graphs, and write the same texts as without graphs and on the CPU."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""Gradients from CUDA graphs are those of single kernels, for every task, with dropout and compiled blocks."""
+"""Training with CUDA graphs is like training without, for every task, with dropout and compiled blocks."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +17,7 @@ GRAPHED = [task for task in TASKS if task != "encode"]
 
 @pytest.fixture
 def n_captured(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Count the captures, and keep the GPU's own order of additions where PyTorch can."""
+    """Count the captures."""
     captured = [0]
     record = cuda_graphs.record_cuda_graph
 

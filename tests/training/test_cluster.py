@@ -1,4 +1,4 @@
-"""Throughput and memory estimates for GPUs, compared with figures that other projects published."""
+"""Throughput and memory estimates for GPUs, compared with published and measured figures."""
 
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from penwright.training.auto.planner import Plan
 
 
 class Published(NamedTuple):
-    """A published throughput, in tokens per second of all GPUs."""
+    """A published or measured throughput, in tokens per second of all GPUs."""
 
     source: str
     gpu: str

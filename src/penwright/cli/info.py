@@ -127,8 +127,7 @@ def doctor(json: Json = False) -> None:
         "precision": str(machine.precision).removeprefix("torch."),
         "compile": compiled,
         "matrix products": f"{measure_speed(machine.device, machine.precision) / 1e9:.0f} GFLOP/s",
-        "C++ compiler": shutil.which(os.environ.get("CXX", "g++"))
-        or "not found; on the CPU, torch.compile needs a C++ compiler",
+        "C++ compiler": shutil.which(os.environ.get("CXX", "g++")) or "not found; torch.compile needs a C++ compiler",
         "free disk": f"{shutil.disk_usage(Path.cwd()).free / 1e9:.1f} GB",
         **{name: _installed(name, extra) for name, extra in EXTRAS.items()},
     }

@@ -133,8 +133,8 @@ class TopKStep(ModelPart):
 
 
 def is_near(actual: Tensor, expected: Tensor) -> bool:
-    """Return whether two ways to compute the same tensor agree, rounding aside; NaN agrees with nothing but NaN."""
-    known = ~expected.isnan()  # logits are NaN if the training diverged
+    """Return whether a tensor equals the expected one up to rounding. Positions where NaN is expected are ignored."""
+    known = ~expected.isnan()  # logits are NaN if training diverged
     error = (actual - expected)[known].float().norm()
     return bool(error <= NEAR * expected[known].float().norm())
 

@@ -124,7 +124,7 @@ class Stack(nn.Module):
     """A stack of blocks, with a final norm in the pre-norm variant."""
 
     is_compiled = False  # whether torch.compile compiles the blocks for training
-    has_fixed_shapes = False  # whether all batches of a compiled training have the same shape
+    has_fixed_shapes = False  # whether training is compiled and all batches have the same shape
     recomputes = False  # activation checkpointing: store only block inputs, and recompute the rest in the backward pass
 
     def __init__(self, settings: ModelSettings, n_layers: int, *, cross_attention: bool = False):

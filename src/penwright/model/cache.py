@@ -12,7 +12,7 @@ from penwright.errors import PenwrightError
 from penwright.model.attention import KeysValues
 
 ROOM = 64  # a ContinuousCache on a CPU allocates a multiple of this many tokens per row
-GPU_ROOM = 256  # minimum number of tokens per row of a ContinuousCache on a GPU; CUDA graphs need a cache that stays
+GPU_ROOM = 256  # minimum number of tokens per row of a ContinuousCache on a GPU; CUDA graphs need fixed addresses
 LEAST_ROOM = 32  # minimum number of tokens per row to allocate, except in a ContinuousCache
 
 

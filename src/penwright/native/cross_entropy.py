@@ -1,4 +1,4 @@
-"""Cross-entropy of logits, with its gradient, and the number of targets that are computed at once."""
+"""Cross-entropy of logits with its gradient, and the number of targets per chunk."""
 
 from collections.abc import Callable
 from functools import cache
@@ -13,8 +13,8 @@ from torch.nn import functional as F
 # Logits per chunk, and minimum number of targets per chunk. On a CPU, chunks fit in the cache, unless the vocabulary is
 # large: with fewer targets, reading the output matrix takes longer than multiplying by it (benchmarks/LOG.md).
 CHUNK, FEWEST_TARGETS = {"cpu": 2**21, "mps": 2**27}, 128
-# On an NVIDIA GPU, the share of the memory that a chunk may use, and the bytes per logit: compiled code stores only
-# logits and gradients.
+# On an NVIDIA GPU, the share of the memory that a chunk may use, and the bytes per logit if compiled or not: compiled
+# code stores only logits and gradients.
 GPU_SHARE, GPU_BYTES = 1 / 32, {True: 4, False: 12}
 GPU_TILE = 128  # chunks on a GPU are multiples of this number of targets, a size of the tiles of matrix products
 MOST_LOGITS = 2**30  # maximum number of logits per chunk, so that 32-bit indices suffice
@@ -64,7 +64,7 @@ def cross_entropy(
 
 @cache
 def compiled_cross_entropy() -> CrossEntropy:
-    """Return compiled code for `cross_entropy_to_fuse`. It is compiled once for any number of targets."""
+    """Return a compiled `cross_entropy_to_fuse`. It is compiled once for any number of targets."""
     compiled: CrossEntropy = torch.compile(cross_entropy_to_fuse)
 
     def run(
@@ -85,7 +85,7 @@ def cross_entropy_to_fuse(
     soft_targets: Float[Tensor, "targets vocab_size"] | None = None,
     weight: float = 0.0,
 ) -> tuple[Float[Tensor, " targets"], Float[Tensor, "targets vocab_size"]]:
-    """Return what `cross_entropy` returns, in a form that torch.compile can fuse into a kernel or two.
+    """Compute `cross_entropy` in a form that torch.compile can fuse into one or two kernels.
 
     The kernel reads the logits twice and writes the gradient. Scattering would need the gradient in memory first.
     """

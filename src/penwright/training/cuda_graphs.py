@@ -1,6 +1,6 @@
-"""Training steps as CUDA graphs: one graph for the gradients of each frequent shape of batches, and one for the update.
+"""Training steps as CUDA graphs: one graph for the gradients of each frequent batch shape, and one for the update.
 
-A step of a small model launches thousands of small kernels from Python, one by one, and the GPU waits most of the time.
+A step of a small model launches thousands of small kernels from Python, one by one, so the GPU waits most of the time.
 A graph launches many kernels at once, but reads and writes the same memory addresses each time.
 """
 
@@ -21,7 +21,7 @@ from penwright.training.distributed.ranks import Ranks
 
 DEVICES = ("cuda",)
 CALLS_BEFORE = 2  # number of calls before a capture: code must be compiled, and optimizers must have made their state
-MOST_GRAPHS = 256  # maximum number of graphs of batches, one for each shape
+MOST_GRAPHS = 256  # maximum number of batch shapes that have a graph
 
 # (batch, number to divide the loss by) -> the loss. Adds the gradients to those of the parameters.
 Backward = Callable[[Batch, int | Tensor], Tensor]
@@ -38,13 +38,13 @@ class _BatchGraph(NamedTuple):
 
 
 class TrainingGraphs:
-    """Computes gradients and updates parameters by CUDA graphs, which are captured for frequent shapes of batches.
+    """CUDA graphs that compute gradients and update parameters, captured for frequent batch shapes.
 
-    If a capture fails, a PenwrightWarning is given, and no more graphs are captured.
+    If a capture fails, a PenwrightWarning is issued, and no more graphs are captured.
     """
 
     def __init__(self, backward: Backward, model: nn.Module, device: torch.device):
-        """`backward` may neither read tensors on the host nor copy data to the device."""
+        """`backward` must neither read tensors on the host nor copy data to the device."""
         self._backward, self._device = backward, device
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._trained: list[nn.Parameter] = []  # the parameters that get gradients
@@ -79,8 +79,7 @@ class TrainingGraphs:
     def update(self, work: Callable[[], None]) -> None:
         """Run `work`, which updates the parameters with their gradients.
 
-        It may not read tensors on the host. What changes from step to step, such as the learning rate, must be in
-        tensors.
+        It must not read tensors on the host. Values that change, such as the learning rate, must be tensors.
         """
         key = ("update", *self._addresses())
         with self._on_own_stream():
@@ -127,7 +126,7 @@ class TrainingGraphs:
             self._batches.clear()
             self._updates.clear()
             warnings.warn(
-                "CUDA graphs do not work for this training, so it is slower: kernels are launched one by one",
+                "CUDA graphs do not work here, so training is slower: kernels are launched one by one",
                 PenwrightWarning,
                 stacklevel=2,
             )
@@ -135,7 +134,7 @@ class TrainingGraphs:
         return replay, result
 
     def _use_own_gradients(self) -> None:
-        """Make the tensors that graphs write to the gradients of the parameters: zeros, or the present ones."""
+        """Give the parameters the gradient tensors that graphs write to. Keep present gradients, else use zeros."""
         if cleared := [ours for each, ours in zip(self._trained, self._gradients, strict=True) if each.grad is None]:
             torch._foreach_zero_(cleared)
         for parameter, ours in zip(self._trained, self._gradients, strict=True):
@@ -159,10 +158,10 @@ class TrainingGraphs:
 def training_graphs(
     backward: Backward, model: nn.Module, device: torch.device, ranks: Ranks, task: Task, *, recomputes: bool = False
 ) -> TrainingGraphs | None:
-    """Return the graphs for a training, or None if it needs the host during a batch, or has no NVIDIA GPU.
+    """Return the graphs for a training run, or None if it needs the host during a batch or has no NVIDIA GPU.
 
-    `recomputes` tells whether activations are recomputed, which reads the state of the RNG. The loss of an encoder
-    reads the number of masked tokens.
+    Recomputing activations (`recomputes`) reads the state of the RNG. The loss of an encoder reads the number of masked
+    tokens.
     """
     needs_host = ranks.size > 1 or task == "encode" or recomputes
     if device.type not in DEVICES or needs_host:

@@ -156,7 +156,7 @@ class Optimizers:
 
 
 def _in_tensor(rate: float, group: dict[str, Any]) -> Tensor:
-    """Write a learning rate into the tensor of a group of parameters, from which CUDA graphs read it."""
+    """Write a learning rate into the tensor from which CUDA graphs read it; return this tensor."""
     if not isinstance(group["lr"], Tensor):
         group |= {"lr": torch.zeros((), device=group["params"][0].device), "capturable": True}
     tensor: Tensor = group["lr"]

@@ -142,7 +142,7 @@ class LiveProgress(_Progress):
     def __init__(self, console: Console) -> None:
         super().__init__()
         self.console = console
-        # the display is made only when it is redrawn: making it at each step would keep a GPU waiting
+        # the display is rendered only when it is redrawn: rendering it at each step would keep a GPU waiting
         self.live = Live(console=console, refresh_per_second=4, transient=False, get_renderable=self._display)
         self.history: list[tuple[int, Sequence[Score]]] = []
 

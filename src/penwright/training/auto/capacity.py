@@ -97,7 +97,7 @@ class CapacityPlanner:
     def is_short(self) -> bool:
         """Whether a model for text generation is trained for less than SHORT minutes, and needs a small vocabulary.
 
-        A GPU takes thousands of steps in a minute, so no budget is short there.
+        An NVIDIA GPU takes thousands of steps in a minute, so no budget is short there.
         """
         is_brief = self._choices.number("training.minutes", DEFAULT_MINUTES) < SHORT
         return self._facts.task == "generate" and self._device.type != "cuda" and is_brief

@@ -10,7 +10,7 @@ A step takes as long as its computation or its communication, whichever is longe
   the activations of the tokens of one GPU in bfloat16.
 
 The two constants of the utilization were fitted to figures that nanoGPT, nanochat and torchtitan published, and to two
-that were measured here. All of these differ from the estimate by at most a fifth (tests/training/test_cluster.py).
+that were measured on one H100. The estimate differs from each by at most 20 % (tests/training/test_cluster.py).
 """
 
 from typing import NamedTuple

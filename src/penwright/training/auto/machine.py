@@ -168,7 +168,7 @@ def choose_compilation(device: torch.device, seconds: float, *, has_adapters: bo
 def compile_blocks(model: nn.Module, *, dynamic: bool) -> None:
     """Mark each block for compilation when it first runs. Identical blocks share compiled code.
 
-    `dynamic` tells whether the batches vary in shape.
+    Set `dynamic` if batches vary in shape.
 
     Raises PenwrightError if torch.compile cannot work on this machine.
     """
