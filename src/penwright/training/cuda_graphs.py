@@ -121,12 +121,14 @@ class TrainingGraphs:
 
         try:
             replay, result, self._pool = record_cuda_graph(step, self._device, self._pool)
-        except RuntimeError:  # raised if a capture fails, whatever the reason
+        except RuntimeError as error:  # raised if a capture fails, whatever the reason
             self._works = False
             self._batches.clear()
             self._updates.clear()
+            reason = str(error).partition("\n")[0]
             warnings.warn(
-                "CUDA graphs do not work here, so training is slower: kernels are launched one by one",
+                "CUDA graphs do not work here, so training is slower: kernels are launched one by one. "
+                f"The reason: {reason}",
                 PenwrightWarning,
                 stacklevel=2,
             )
