@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from penwright import devices
-from penwright.devices import advise_on_out_of_memory, limit_threads, usable_device, with_threads
+from penwright.devices import advise_on_out_of_memory, copy_to, limit_threads, usable_device, with_threads
 from penwright.errors import PenwrightError, UsageError
 
 
@@ -36,6 +36,21 @@ def test_torch_gets_no_more_threads_than_processors(
     with with_threads(2):
         limit_threads()
         assert torch.get_num_threads() == n_threads
+
+
+@pytest.mark.parametrize(("device", "is_asynchronous"), [("cpu", False), ("cuda", True), ("mps", False)])
+def test_only_copies_to_nvidia_gpus_are_asynchronous(
+    device: str, is_asynchronous: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = []
+
+    def to(tensor: torch.Tensor, device: torch.device, *, non_blocking: bool) -> torch.Tensor:
+        given.append((device.type, non_blocking))
+        return tensor
+
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    copy_to(torch.zeros(2), torch.device(device))
+    assert given == [(device, is_asynchronous)]
 
 
 def test_out_of_memory_error_gives_advice() -> None:

@@ -48,6 +48,14 @@ def _why_unusable(name: str, error: Exception) -> str:
     return f"PyTorch finds no {'NVIDIA' if kind == 'cuda' else 'Apple'} GPU. Choose cpu"
 
 
+def copy_to(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Copy a tensor to a device, in the background on an NVIDIA GPU if it comes from pinned memory.
+
+    On an Apple GPU, an asynchronous copy may read the tensor after its memory was freed.
+    """
+    return tensor.to(device, non_blocking=device.type == "cuda")
+
+
 def copy_to_cpu(*tensors: torch.Tensor) -> Callable[[], list[list[Any]]]:
     """Start copying tensors to the CPU; return a function that waits for the copies and returns them as lists.
 

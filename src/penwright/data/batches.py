@@ -17,6 +17,7 @@ from torch import Tensor
 
 from penwright.data.splits import shuffled
 from penwright.data.store import Column
+from penwright.devices import copy_to
 
 IGNORED = -100  # target that the loss ignores: padding, or a position with nothing to predict
 MOST_SHUFFLED = 1 << 24  # maximum number of windows whose order is kept in memory (128 MiB)
@@ -34,7 +35,7 @@ class _Batch:
 
     def to(self: AnyBatch, device: torch.device) -> AnyBatch:
         """Return the batch on this device. The copy to a GPU is asynchronous if the batch is pinned."""
-        return self._map_tensors(lambda tensor: tensor.to(device, non_blocking=device.type == "cuda"))
+        return self._map_tensors(lambda tensor: copy_to(tensor, device))
 
     def pinned(self: AnyBatch) -> AnyBatch:
         """Return the batch in pinned memory, for asynchronous copies to a GPU."""

@@ -10,6 +10,8 @@ from jaxtyping import Bool, Float, Int, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
+from penwright.devices import copy_to
+
 Logits = Float[Tensor, "rows vocab_size"]
 NEG_INF = float("-inf")
 MOST_LOST = 1e4  # maximum penalty on a logit, however long the repetition is
@@ -197,7 +199,7 @@ class History:
         """Append the next token of each row."""
         for past, token in zip(self.pasts, tokens.tolist(), strict=True):
             past.push(token)
-        tokens = tokens.to(self.seen.device, non_blocking=True)
+        tokens = copy_to(tokens, self.seen.device)
         self.seen.scatter_(1, tokens[:, None], True)
         self.written.scatter_add_(1, tokens[:, None], torch.ones_like(self.written[:, :1]))
 

@@ -29,6 +29,7 @@ from penwright.decoding.sampling.logits_process import (
     penalize_presence,
     penalize_repetition,
 )
+from penwright.devices import copy_to
 
 __all__ = ["NEG_INF", "RowRng", "Sampling", "ban", "draw", "with_temperature"]
 GREEDY = DecodingSettings(temperature=0.0)
@@ -121,9 +122,9 @@ class Sampling:
         device = processed.device
         processed = processed.cpu() if device.type == "mps" else processed  # MPS has no 64-bit floats
         if self.settings.xtc_probability:
-            rows = rng.next().to(processed.device, non_blocking=True) < self.settings.xtc_probability
+            rows = copy_to(rng.next(), processed.device) < self.settings.xtc_probability
             processed = exclude_top_choices(processed, self.settings.xtc_threshold, rows)
-        return draw(processed, rng.next().to(processed.device, non_blocking=True)).to(device)
+        return draw(processed, copy_to(rng.next(), processed.device)).to(device)
 
 
 def argmax(logits: Logits) -> Int[Tensor, " rows"]:

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int, Int64, UInt8
 from torch import Tensor
 
 from penwright.decoding.sampling.logits_process import NEG_INF
+from penwright.devices import copy_to
 from penwright.tokenizers import Tokenizer
 
 WORD = 64  # bits per integer of a bit mask
@@ -80,7 +81,7 @@ class Utf8Rules:
             logits.index_fill_(1, self._forbidden_in(first, logits.device), NEG_INF)
             return
         for situation in np.unique(situations).tolist():
-            rows = torch.from_numpy(np.flatnonzero(situations == situation)).to(logits.device, non_blocking=True)
+            rows = copy_to(torch.from_numpy(np.flatnonzero(situations == situation)), logits.device)
             logits[rows[:, None], self._forbidden_in(situation, logits.device)] = NEG_INF
 
     def _forbidden_in(self, situation: int, device: torch.device) -> Int64[Tensor, " tokens"]:
