@@ -65,7 +65,7 @@ def throughput_meter(
             float(loss)  # reading the loss waits for the device
 
         if machine.device.type != "cpu":
-            for _ in range(2 * CALLS_BEFORE + 2):  # the first steps load GPU libraries and capture graphs
+            for _ in range(2 * CALLS_BEFORE + 2 if graphs else 1):  # the first steps load libraries and capture graphs
                 step()
         return n_working * rows * length / _fastest(step)
 
