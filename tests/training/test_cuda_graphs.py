@@ -72,6 +72,32 @@ def test_graphs_give_the_same_weights(
         torch.testing.assert_close(weights[name], tensor, rtol=1e-4, atol=1e-6)
 
 
+def test_full_memory_frees_the_graphs_and_repeats_the_step(
+    make_trainer: MakeTrainer, use_graphs: Callable[[Record], None]
+) -> None:
+    changes: Table = {"model": {"dropout": 0.0}, "training": {"accumulate": 3}}
+    expected_losses, expected = losses_and_weights(make_trainer(**changes))
+    recorder = Recorder()
+
+    def record(work: Callable[[], Tensor], *_: object) -> Recorded:
+        replay, loss, pool = recorder(work)
+
+        def replay_or_fail() -> None:
+            replay()
+            if recorder.n_replayed == 4:  # the last batch of the second step
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+
+        return replay_or_fail, loss, pool
+
+    use_graphs(record)
+    with pytest.warns(PenwrightWarning, match="The reason: CUDA out of memory"):
+        losses, weights = losses_and_weights(make_trainer(**changes))
+    assert recorder.n_replayed == 4
+    assert losses == pytest.approx(expected_losses, rel=1e-6)
+    for name, tensor in expected.items():
+        torch.testing.assert_close(weights[name], tensor, rtol=1e-4, atol=1e-6)
+
+
 def test_failed_capture_changes_nothing(make_trainer: MakeTrainer, use_graphs: Callable[[Record], None]) -> None:
     expected = train(make_trainer()).weights()
     use_graphs(record_fails)

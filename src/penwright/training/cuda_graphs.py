@@ -6,7 +6,7 @@ A graph launches many kernels at once, but reads and writes the same memory addr
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -76,6 +76,21 @@ class TrainingGraphs:
             graph.replay()
             return graph.loss.clone()
 
+    def add_all_gradients(self, batches: Sequence[Batch], divisor: int) -> list[Tensor]:
+        """Compute the gradients of all batches of a step, which begins without gradients; return the losses.
+
+        If memory runs out, free the graphs and begin the step again: graphs keep the memory of their activations.
+        """
+        try:
+            return [self.add_gradients(batch, divisor) for batch in batches]
+        except torch.OutOfMemoryError as error:
+            if not self._batches:
+                raise
+            self._give_up(error)
+        for parameter in self._parameters:
+            parameter.grad = None
+        return [self.add_gradients(batch, divisor) for batch in batches]
+
     def update(self, work: Callable[[], None]) -> None:
         """Run `work`, which updates the parameters with their gradients.
 
@@ -122,18 +137,21 @@ class TrainingGraphs:
         try:
             replay, result, self._pool = record_cuda_graph(step, self._device, self._pool)
         except RuntimeError as error:  # raised if a capture fails, whatever the reason
-            self._works = False
-            self._batches.clear()
-            self._updates.clear()
-            reason = str(error).partition("\n")[0]
-            warnings.warn(
-                "CUDA graphs do not work here, so training is slower: kernels are launched one by one. "
-                f"The reason: {reason}",
-                PenwrightWarning,
-                stacklevel=2,
-            )
+            self._give_up(error)
             return None
         return replay, result
+
+    def _give_up(self, error: RuntimeError) -> None:
+        """Free all graphs, and capture no more. The error is the reason."""
+        self._works, reason = False, str(error).partition("\n")[0]
+        self._batches.clear()
+        self._updates.clear()
+        warnings.warn(
+            "CUDA graphs do not work here, so training is slower: kernels are launched one by one. "
+            f"The reason: {reason}",
+            PenwrightWarning,
+            stacklevel=3,
+        )
 
     def _use_own_gradients(self) -> None:
         """Give the parameters the gradient tensors that graphs write to. Keep present gradients, else use zeros."""

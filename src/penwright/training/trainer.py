@@ -187,7 +187,7 @@ class Trainer:
     def _add_gradients(self, batches: list[Batch], n_targets: int) -> Callable[[], Tensor]:
         """Add the gradients of all batches of a step; return what `Ranks.agree` returns."""
         if self._graphs is not None:
-            total = torch.stack([self._graphs.add_gradients(batch, n_targets) for batch in batches]).sum()
+            total = torch.stack(self._graphs.add_all_gradients(batches, n_targets)).sum()
             return self.ranks.agree(total, self.should_stop(), monotonic() - self.began)
         losses = []
         for number, batch in enumerate(batches, 1):
