@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 from unittest.mock import Mock
+from weakref import WeakSet
 
 import pytest
 import torch
@@ -22,6 +23,8 @@ from penwright.run.records import is_over_fitted
 from penwright.tasks import TASKS, RunContext, generation, reading_of, translation
 from penwright.training.auto.planner import Plan
 from penwright.training.observers import Observer
+from penwright.training.progress import LineProgress
+from penwright.training.trainer import StepReport, Trainer
 from penwright.workflows import load
 from penwright.workflows import resume as resume_workflow
 from penwright.workflows import train as train_workflow
@@ -128,9 +131,16 @@ def test_run_finds_its_text_from_other_folders_and_after_a_move(
 class RecordingObserver(Observer):
     def __init__(self) -> None:
         self.texts: list[str] = []
+        self.trainers = WeakSet[Trainer]()
+        self.n_trainers_at_restart = 0
 
     def message(self, text: str) -> None:
         self.texts.append(text)
+        if "starting again" in text:
+            self.n_trainers_at_restart = len(self.trainers)
+
+    def stepped(self, trainer: Trainer, report: StepReport) -> None:
+        self.trainers.add(trainer)
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +208,8 @@ def test_much_faster_run_restarts_with_a_larger_model(
     )  # a run that starts again does not use up its minutes, even on a busy machine
     prepared, observer = prepare(settings(16, minutes=minutes, evaluate_every=30)), RecordingObserver()
     prepared = replace(prepared, replan=replan, plan=prepared.plan._replace(tokens=2 * pace))
-    train(prepared, Path("watched"), [observer])
+    train(prepared, Path("watched"), [observer, LineProgress()])
+    assert not observer.n_trainers_at_restart  # the memory of the smaller model is free
     run = Run.open(Path("watched"))
     assert run.recipe.model.d_model == width
     assert any("starting again" in text for text in observer.texts) == (width == 24)
@@ -301,7 +312,7 @@ def test_unavailable_device_is_refused_by_name(trained_run: Path, wanted: str) -
 
 
 def test_out_of_memory_during_a_step_gives_advice(trained_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def too_large(*requested: object) -> None:
+    def too_large(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(losses, "summed_loss", too_large)

@@ -134,6 +134,7 @@ class LineProgress(_Progress):
         """Print the samples of the last evaluation."""
         for sample in self.newest_samples:
             print_message(sample_in_words(sample))
+        self.trainer = None  # its model may be large
 
 
 class LiveProgress(_Progress):
@@ -167,6 +168,7 @@ class LiveProgress(_Progress):
         self._print_samples(self.newest_samples)
         if self.live.is_started:
             self.live.stop()
+        self.trainer = None  # its model may be large
 
     def _print_samples(self, samples: Sequence[Sample]) -> None:
         for sample in samples:

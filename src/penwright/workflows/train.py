@@ -1,5 +1,6 @@
 """Train a new run from a plan. To resume a run from disk, see `resume.py`."""
 
+import gc
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -113,10 +114,12 @@ def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) 
         try:
             return _train(prepared, run, observers)
         except _LargerModelFits as larger:
-            size = f"{larger.plan.size.parameters:,} parameters"
-            notify(observers, "message", f"training is much faster than expected: starting again with {size}")
-            run.clear()
-            return _train(replace(prepared, plan=larger.plan, replan=None), run, observers, is_first=False)
+            plan = larger.plan
+        gc.collect()  # free the smaller model and its CUDA graphs: the error kept them until now
+        size = f"{plan.size.parameters:,} parameters"
+        notify(observers, "message", f"training is much faster than expected: starting again with {size}")
+        run.clear()
+        return _train(replace(prepared, plan=plan, replan=None), run, observers, is_first=False)
 
 
 def _train(prepared: Prepared, run: Run, observers: Sequence[Observer], is_first: bool = True) -> Application:
