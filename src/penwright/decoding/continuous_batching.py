@@ -96,7 +96,7 @@ class ContinuousBatch:
         self._end_ids = end_ids or tokenizer.end_ids
         self._batch = LiveBatch(model, engine)
         self._rows: list[RunningCompletion] = []
-        self._ahead: Logits | None = None  # logits of the next tokens, if their step has been started
+        self._ahead: Logits | None = None  # logits of the next tokens, if that step has been started
         self._waiting: deque[Request] = deque()
         self._prefixes = Prefixes()
         self._utf8_rules = Utf8Rules.of(tokenizer, never_generated(tokenizer))
@@ -198,7 +198,7 @@ class ContinuousBatch:
     def _step_ahead(self, chosen: Int[Tensor, " rows"]) -> None:
         """Start the next step on a GPU, which then computes while Python writes the chosen tokens.
 
-        The step is wasted for rows that turn out to be finished.
+        The step is wasted for rows whose text ends with these tokens.
         """
         if chosen.device.type in cuda_graphs.DEVICES and any(row.n_left > 1 for row in self._rows):
             self._ahead = self._batch.step(chosen)

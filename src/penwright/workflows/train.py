@@ -115,7 +115,7 @@ def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) 
             return _train(prepared, run, observers)
         except _LargerModelFits as larger:
             plan = larger.plan
-        gc.collect()  # free the smaller model and its CUDA graphs: the error kept them until now
+        gc.collect()  # free the smaller model and its CUDA graphs, which the error kept until now
         size = f"{plan.size.parameters:,} parameters"
         notify(observers, "message", f"training is much faster than expected: starting again with {size}")
         run.clear()
@@ -184,10 +184,8 @@ def _tokenizer(recipe: Recipe, corpus: AnyCorpus, observers: Sequence[Observer])
 def add_linear(context: RunContext, run: Run, observers: Sequence[Observer], is_new: bool = False) -> None:
     """Add the linear classifier of the run to the context. Fit and save a classifier if the run is new or has none.
 
-    The fits take at most LINEAR_SHARE of a budget in minutes.
-
-    A run that stopped before its first checkpoint starts again, perhaps with other texts. The old classifier is then
-    replaced.
+    The fits take at most LINEAR_SHARE of a budget in minutes. A run that stopped before its first checkpoint starts
+    again, perhaps with other texts. The old classifier is then replaced.
     """
     path, labels = run.folder / LINEAR_FILE, context.card.labels
     if is_new or not os.path.lexists(path):
