@@ -245,6 +245,28 @@ def test_label_weights_are_used_if_they_lower_the_loss_on_other_texts(helps: boo
     assert again is not None and np.array_equal(again.vectorizer.idf, found.vectorizer.idf)
 
 
+def test_validation_texts_replace_cross_validation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each text occurs twice, with a random label. Only the validation texts show that nothing can be learned."""
+    random = np.random.default_rng(0)
+    words = random.integers(0, 500, (90, 8)).tolist()
+    texts = [" ".join(f"w{word}" for word in row) for row in words]
+    labels = torch.from_numpy(random.integers(0, 2, 90))
+    twice, known, validation = texts[:50] * 2, labels[:50].repeat(2), fitting.HeldOut(None, (texts[50:], labels[50:]))
+    without = LinearClassifier.fit(twice, known, 2)
+    assert without.strength == fitting.STRENGTHS[-1]
+    assert LinearClassifier.fit(twice, known, 2, held_out=validation).strength == without.strength, "too few texts"
+    monkeypatch.setattr(linear, "FEWEST_CHECKED", 40)
+    found = LinearClassifier.fit(twice, known, 2, held_out=validation)
+    assert found.strength == fitting.STRENGTHS[0]
+    weights = found.vectorizer.rows(twice)[1]
+    assert len(weights) == len(without.vectorizer.rows(twice)[1]), "n-grams of validation texts are not used"
+    balanced = [
+        LinearClassifier.fit(twice, known, 2, held_out=each, balanced=True)
+        for each in (fitting.CROSS_VALIDATION, validation)
+    ]
+    assert torch.equal(*(each.coefficients.weights for each in balanced))
+
+
 def test_weighted_rows_equal_those_of_the_weighted_vectorizer() -> None:
     texts, labels = make_texts(20)
     vectorizer = NgramVectorizer.fit(texts, 10_000, 10_000)
@@ -323,7 +345,7 @@ def test_groups_stay_together_in_cross_validation(monkeypatch: pytest.MonkeyPatc
     choose = linear.choose_strength
     monkeypatch.setattr(linear, "choose_strength", lambda *args: used.append(args[3]) or choose(*args))
     texts = [f"author {group} text {number}" for number, group in enumerate(groups.tolist())]
-    LinearClassifier.fit(texts, labels, 2, groups=groups, balanced=True)
+    LinearClassifier.fit(texts, labels, 2, held_out=fitting.HeldOut(groups), balanced=True)
     out_of_fold(texts, labels, 2, groups=groups)
     for each in used:
         assert all(len(set(each[groups == group])) == 1 for group in range(60))

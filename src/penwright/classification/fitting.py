@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
+from penwright.classification.mixture import Weights, fit_mixture
 from penwright.classification.solver import SINGLE, SparseRows, Start, Targets, fit_coefficients, loss_and_errors
 from penwright.config import ProblemType
 from penwright.data.splits import Groups
@@ -34,6 +35,7 @@ N_FOLDS, FEW_TEXTS = 5, 1000  # all folds are evaluated if there are at most thi
 MANY_TEXTS = 16_000  # maximum number of texts per fit while the regularization strength is chosen
 MANY_LABELS = 1000  # with at least this many labels, only one regularization strength is tried, to save time
 LEAST_WEIGHT = 1e-3  # minimum label weight of an n-gram, so that no row of values is divided by 0
+FEWEST_CHECKED = 500  # with at least this many given validation texts, they replace the cross-validation
 VARIANCE = 1.0  # added to the variance of the number of texts that have both an n-gram and a label
 
 
@@ -90,6 +92,20 @@ class NgramRows(NamedTuple):
         return part.weighted(weights), self.take(check).weighted(weights)
 
 
+class HeldOut(NamedTuple):
+    """Which texts are held out to choose the regularization strength.
+
+    At least FEWEST_CHECKED validation texts, with their targets, are used instead of cross-validation, except for a
+    balanced classifier. In cross-validation, the texts of a group are held out together.
+    """
+
+    groups: Groups = None
+    validation: tuple[Sequence[str], Targets] | None = None
+
+
+CROSS_VALIDATION = HeldOut()
+
+
 class ChosenStrength(NamedTuple):
     """A regularization strength, chosen by cross-validation."""
 
@@ -113,6 +129,7 @@ def choose_strength(
     Normally, only one fold is left out. If there are at most FEW_TEXTS texts, each fold is left out once, because a
     single fold would be too small for a reliable choice. A fit uses at most MANY_TEXTS texts. At the end, n-grams
     without label weights are tried with the same strength. Scores and many labels have no label weights.
+    Texts of fold -1 are never left out.
     """
     n_checked = int(folds.max(initial=0)) + 1 if len(labels) <= FEW_TEXTS else 1
     parts = [(_some(np.flatnonzero(folds != fold)), np.flatnonzero(folds == fold)) for fold in range(n_checked)]
@@ -147,6 +164,27 @@ def choose_strength(
     return best
 
 
+def choose_strength_on(
+    check: tuple[SparseRows, Int64[Tensor, " others"] | Float[Tensor, "others n_labels"]],
+    ngrams: NgramRows,
+    labels: Targets,
+    n_labels: int,
+    until: float = inf,
+    problem: ProblemType = SINGLE,
+) -> ChosenStrength:
+    """Choose the regularization strength with the lowest loss on validation texts, which are given as their rows.
+
+    The logits of the result are of no use, since no training text was left out.
+    """
+    rows, targets = check
+    n, folds = len(labels), np.concatenate([np.full(len(labels), -1), np.zeros(len(targets), np.int64)])
+    both = ngrams._replace(rows=ngrams.rows.append(rows))
+    chosen = choose_strength(both, torch.cat([labels, targets]), n_labels, folds, until, problem)
+    factors, bias = chosen.start
+    weighted = ngrams._replace(is_weighted=chosen.ngrams.is_weighted)
+    return chosen._replace(ngrams=weighted, start=(factors[:n], bias), checked=chosen.checked[:0])
+
+
 def logits_of_fold(
     chosen: ChosenStrength, labels: Targets, n_labels: int, folds: NDArray[np.int64], fold: int
 ) -> Float[Tensor, "fold n_labels"]:
@@ -155,6 +193,32 @@ def logits_of_fold(
     train, check = chosen.ngrams.split(labels, n_labels, others, own)
     n_ngrams = chosen.ngrams.n_ngrams
     return fit_coefficients(train, labels[others], n_labels, n_ngrams, chosen.strength).logits(check)
+
+
+def fit_balancing(
+    labels: Targets, n_labels: int, folds: NDArray[np.int64], chosen: ChosenStrength, last: float
+) -> Weights:
+    """Fit the weight of the log label shares and the scale of the logits, with all labels counted equally.
+
+    The fit uses out-of-fold logits, since classifiers quickly overfit the texts of a rare label. Folds that
+    `choose_strength` has not evaluated are evaluated now, but no evaluation starts after the time `last`.
+    """
+    logits, checked = chosen.logits, np.isin(folds, chosen.checked)
+    for fold in np.setdiff1d(folds, chosen.checked).tolist():
+        if monotonic() > last and checked.any():
+            break
+        logits[folds == fold] = logits_of_fold(chosen, labels, n_labels, folds, fold)
+        checked[folds == fold] = True
+    seen, truth = torch.from_numpy(checked), labels[torch.from_numpy(checked)]
+    against = -log_shares_of(labels, n_labels).expand(len(truth), -1)
+    shares, scale = fit_mixture(against, logits[seen].log_softmax(-1), truth, (1.0, 1.0), balanced=True).tolist()
+    return shares, scale
+
+
+def log_shares_of(labels: Targets, n_labels: int) -> Float[Tensor, " n_labels"]:
+    """Return the logarithm of the share of each label."""
+    counts = torch.bincount(labels, minlength=n_labels).clamp(min=1).float()
+    return (counts / counts.sum()).log()
 
 
 def _some(places: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -15,15 +15,20 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from penwright.classification.fitting import (
+    CROSS_VALIDATION,
+    FEWEST_CHECKED,
     STRENGTHS,
-    ChosenStrength,
+    HeldOut,
     NgramRows,
     choose_strength,
+    choose_strength_on,
+    fit_balancing,
+    log_shares_of,
     logits_of_fold,
     share_of_time,
     stratified_folds,
 )
-from penwright.classification.mixture import Weights, fit_mixture
+from penwright.classification.mixture import Weights
 from penwright.classification.ngrams import WORD_BIT, NgramVectorizer
 from penwright.classification.solver import (
     FEWEST_ITERATIONS,
@@ -77,15 +82,16 @@ class LinearClassifier(NamedTuple):
         problem: ProblemType = SINGLE,
         *,
         balanced: bool = False,
-        groups: Groups = None,
+        held_out: HeldOut = CROSS_VALIDATION,
     ) -> "LinearClassifier":
-        """Fit the classifier. The regularization strength is tuned by cross-validation. Groups stay in one fold.
+        """Fit the classifier. The regularization strength is tuned on texts that are held out.
 
         With `balanced`, cross-validation also calibrates the probabilities for equally frequent labels. The outputs
         are then adjusted to the label shares of these texts.
         If necessary, use fewer texts or iterations to finish by the time `until` (a value of `time.monotonic`).
         """
-        notes, log_shares = list[str](), _log_shares(labels, n_labels) if balanced else torch.zeros(n_labels)
+        (groups, validation), notes = held_out, list[str]()
+        log_shares = log_shares_of(labels, n_labels) if balanced else torch.zeros(n_labels)
         n = _affordable(texts, labels, n_labels, until, problem, seed)
         if n < len(texts):
             notes.append(f"fitted on {n:,} of {len(texts):,} texts to save time")
@@ -97,7 +103,11 @@ class LinearClassifier(NamedTuple):
         if (most := MOST_WEIGHTS // n_labels) < FEW_NGRAMS:
             notes.append(f"uses {n_ngrams:,} n-grams (with {n_labels:,} labels, at most {most:,})")
         end_of_search = share_of_time(until, SEARCH_SHARE)
-        chosen = choose_strength(ngrams, labels, n_labels, folds, end_of_search, problem)
+        if balanced or validation is None or len(validation[1]) < FEWEST_CHECKED:
+            chosen = choose_strength(ngrams, labels, n_labels, folds, end_of_search, problem)
+        else:
+            check = SparseRows.of_numpy(*vectorizer.rows(validation[0])), validation[1]
+            chosen = choose_strength_on(check, ngrams, labels, n_labels, end_of_search, problem)
         begin = monotonic()
         vectorizer, rows = _weighted(vectorizer, chosen.ngrams, labels, n_labels)
         coefficients = fit_coefficients(rows, labels, n_labels, n_ngrams, chosen.strength, chosen.start, until, problem)
@@ -107,8 +117,8 @@ class LinearClassifier(NamedTuple):
         balancing = None
         if balanced:
             last = until - (monotonic() - begin)  # latest time at which to start fitting another fold
-            balancing = _balancing(labels, n_labels, folds, chosen, last)
-            coefficients = _balanced(coefficients, balancing, _log_shares(labels, n_labels), log_shares)
+            balancing = fit_balancing(labels, n_labels, folds, chosen, last)
+            coefficients = _balanced(coefficients, balancing, log_shares_of(labels, n_labels), log_shares)
         is_weighted = chosen.ngrams.is_weighted
         return cls(vectorizer, coefficients, chosen.strength, tuple(notes), problem, balancing, is_weighted)
 
@@ -125,7 +135,7 @@ class LinearClassifier(NamedTuple):
         n, strength, problem = len(vectorizer.keys), self.strength, self.problem
         coefficients = fit_coefficients(rows, labels, n_labels, n, strength, None, until, problem).pruned(MOST_NONZERO)
         if self.balancing is not None:
-            log_shares = _log_shares(labels, n_labels)
+            log_shares = log_shares_of(labels, n_labels)
             coefficients = _balanced(coefficients, self.balancing, log_shares, log_shares)
         return self._replace(vectorizer=vectorizer, coefficients=coefficients, notes=())
 
@@ -226,26 +236,6 @@ def _shuffled(labels: Targets, seed: int, *, balanced: bool) -> NDArray[np.int64
     return order[np.argsort(ranks, kind="stable")]
 
 
-def _balancing(
-    labels: Targets, n_labels: int, folds: NDArray[np.int64], chosen: ChosenStrength, last: float
-) -> Weights:
-    """Fit the weight of the log label shares and the scale of the logits, with all labels counted equally.
-
-    The fit uses out-of-fold logits, since classifiers quickly overfit the texts of a rare label. Folds that
-    `choose_strength` has not evaluated are evaluated now, but no evaluation starts after the time `last`.
-    """
-    logits, checked = chosen.logits, np.isin(folds, chosen.checked)
-    for fold in np.setdiff1d(folds, chosen.checked).tolist():
-        if monotonic() > last and checked.any():
-            break
-        logits[folds == fold] = logits_of_fold(chosen, labels, n_labels, folds, fold)
-        checked[folds == fold] = True
-    seen, truth = torch.from_numpy(checked), labels[torch.from_numpy(checked)]
-    against = -_log_shares(labels, n_labels).expand(len(truth), -1)
-    shares, scale = fit_mixture(against, logits[seen].log_softmax(-1), truth, (1.0, 1.0), balanced=True).tolist()
-    return shares, scale
-
-
 def _balanced(
     coefficients: Coefficients,
     balancing: Weights,
@@ -255,12 +245,6 @@ def _balanced(
     """Scale the coefficients, remove the influence of `log_shares` from the bias, and add `new_log_shares` to it."""
     shares, scale = balancing
     return Coefficients(scale * coefficients.weights, scale * coefficients.bias - shares * log_shares + new_log_shares)
-
-
-def _log_shares(labels: Targets, n_labels: int) -> Float[Tensor, " n_labels"]:
-    """Return the logarithm of the share of each label."""
-    counts = torch.bincount(labels, minlength=n_labels).clamp(min=1).float()
-    return (counts / counts.sum()).log()
 
 
 def _vectorize(texts: Sequence[str], n_labels: int, *, is_weighted: bool = True) -> tuple[NgramVectorizer, NgramRows]:

@@ -76,6 +76,11 @@ class SparseRows(NamedTuple):
             include_last_offset=True,
         )
 
+    def append(self, other: "SparseRows") -> "SparseRows":
+        """Return the rows of both matrices in one matrix."""
+        offsets = torch.cat([self.offsets, self.offsets[-1] + other.offsets[1:]])
+        return SparseRows(torch.cat([self.columns, other.columns]), torch.cat([self.values, other.values]), offsets)
+
     def transpose(self, n_columns: int) -> "SparseRows":
         """Return the transposed matrix."""
         order = torch.argsort(self.columns, stable=True)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from penwright.classification.fitting import HeldOut
 from penwright.classification.linear import LinearClassifier
 from penwright.data.splits import Groups
 from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
@@ -29,11 +30,15 @@ class SomeTexts(NamedTuple):
 
 
 def fit_linear(context: RunContext, corpus: AnyCorpus, until: float = inf) -> LinearClassifier:
-    """Fit a linear classifier on n-grams of the training texts. If there are many texts, use a random sample."""
+    """Fit a linear classifier on n-grams of the training texts. If there are many texts, use a random sample.
+
+    If the recipe has validation files, their texts tune the regularization.
+    """
     n_labels, seed, model = len(context.card.labels), context.recipe.seed, context.recipe.model
     texts, targets, groups, _ = some_texts(context, corpus, corpus.training, seed)
-    kind, balanced = model.problem_type, model.balanced
-    fitted = LinearClassifier.fit(texts, targets, n_labels, seed, until, kind, balanced=balanced, groups=groups)
+    validation = some_texts(context, corpus, corpus.held_out, seed)[:2] if context.recipe.data.validation else None
+    kind, balanced, held_out = model.problem_type, model.balanced, HeldOut(groups, validation)
+    fitted = LinearClassifier.fit(texts, targets, n_labels, seed, until, kind, balanced=balanced, held_out=held_out)
     if len(texts) < len(corpus.training):
         sampled = f"fitted on a sample of {len(texts):,} of {count(len(corpus.training), 'text')} to save memory"
         fitted = fitted._replace(notes=(sampled, *fitted.notes))
@@ -71,7 +76,7 @@ def linear_accuracy(corpus: AnyCorpus, until: float) -> float:
     """
     labels = corpus.labels
     texts, truth, groups, _ = _sampled(corpus.training, labels, len(labels), 0)
-    linear = LinearClassifier.fit(texts, truth, len(labels), 0, until, groups=groups)
+    linear = LinearClassifier.fit(texts, truth, len(labels), 0, until, held_out=HeldOut(groups))
     texts, truth, *_ = _sampled(corpus.held_out, labels, len(labels), 0)
     return 100 * float((linear.outputs(texts[:MOST_EVALUATED]).argmax(-1) == truth[:MOST_EVALUATED]).double().mean())
 
