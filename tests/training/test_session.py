@@ -154,6 +154,39 @@ def test_extended_run_keeps_the_best_within_the_noise(run: Run, make_trainer: Ma
     assert [best for _, best in recorder.evaluated_at] == [False, False, True]
 
 
+@pytest.mark.parametrize(
+    "last, error, kept",
+    [
+        ((79.5, 0.407), 1.0, 8),  # hardly worse
+        ((79.5, 0.409), 1.0, 4),  # the loss is clearly higher
+        ((78.9, 0.407), 1.0, 4),  # the accuracy is clearly lower
+        ((80.0, 0.407), None, 4),  # without a standard error, nothing is known about chance
+    ],
+)
+def test_last_model_is_kept_if_it_is_hardly_worse(
+    last: tuple[float, float], error: float | None, kept: int, run: Run, make_trainer: MakeTrainer
+) -> None:
+    evaluations = iter([(79.0, 0.5), (80.0, 0.4), (79.5, 0.405), last])
+
+    def evaluate() -> list[Score]:
+        accuracy, nats = next(evaluations)
+        return [Score("accuracy", accuracy, True, standard_error=error), Score("nats per text", nats)]
+
+    trainer = make_trainer(training={"steps": 8, "evaluate_every": 2})
+    Session(run, trainer, evaluate, lambda: [Sample("a", "b")], [recorder := Recorder()]).fit()
+    assert recorder.evaluated_at == [(2, True), (4, True), (6, False), (8, False)]
+    assert run.checkpoints.best_step() == kept
+    assert trainer.state.best == (last[0] if kept == 8 else 80.0)
+
+
+def test_last_model_does_not_replace_the_start_of_a_fine_tuned_run(run: Run, make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer(training={"steps": 2, "evaluate_every": 2})
+    trainer.state.best, trainer.state.best_step, trainer.state.nats_of_best = 80.0, 0, 0.4
+    scores = [Score("accuracy", 80.0, True, standard_error=1.0), Score("nats per text", 0.405)]
+    Session(run, trainer, lambda: scores, lambda: [Sample("a", "b")], []).fit()
+    assert trainer.state.best_step == 0
+
+
 class Killed(BaseException):
     """Simulates a killed process: no code of ours catches it."""
 

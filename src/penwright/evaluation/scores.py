@@ -179,6 +179,15 @@ class Score(NamedTuple):
             return False
         return other is None or (self.value > other if self.higher_is_better else self.value < other)
 
+    def is_level_with(self, other: float) -> bool:
+        """Return whether the score differs from `other` by at most its standard error."""
+        return abs(self.value - other) <= (self.standard_error or 0.0)
+
+
+def nats_in(scores: Sequence[Score]) -> float | None:
+    """Return the held-out loss in nats, if it is among the scores."""
+    return next((score.value for score in scores if score.name.startswith("nats")), None)
+
 
 class Sample(NamedTuple):
     """The output of the model for a fixed prompt, with the reference from the held-out text if there is one."""

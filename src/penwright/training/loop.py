@@ -10,7 +10,7 @@ from time import monotonic
 from torch import Tensor
 
 from penwright.errors import Interrupted
-from penwright.evaluation.scores import Sample, Score
+from penwright.evaluation.scores import Sample, Score, nats_in
 from penwright.run.checkpoints import Record, Tensors, folder_name
 from penwright.run.folder import Run
 from penwright.run.records import METRICS, SAMPLES, rises_above
@@ -35,6 +35,9 @@ CHEAP = 0.005
 FEWEST_STEPS = 20
 # A run is not stopped early above this fraction of the peak learning rate: the cooldown may still lower the loss.
 STOP_BELOW = 0.5
+# The last model replaces a best one whose held-out loss is lower by at most this fraction. On other texts, the last one
+# is usually better: the learning rate was still high at an earlier step, and its low loss was partly luck.
+LUCK = 0.02
 
 
 class Session:
@@ -152,6 +155,7 @@ class Session:
         self.last_evaluated_step = trainer.state.step
         if self.is_main:
             self._handle_over_fitting(scores)
+            self._prefer_last(scores)
         trainer.synchronize()  # the other ranks wait for a message, because a collective has a time limit
         trainer.state.reserved_seconds = monotonic() - begin
         # before saving, count the evaluation's time as spent, so that a resumed run does not get it back
@@ -169,7 +173,7 @@ class Session:
             scores, samples = self.evaluate(), self.sample()
         best = self._is_best(scores)
         if best:
-            state.best, state.best_step, state.nats_of_best = scores[0].value, state.step, _nats(scores)
+            state.best, state.best_step, state.nats_of_best = scores[0].value, state.step, nats_in(scores)
         state.evaluations_since_best = 0 if best else state.evaluations_since_best + 1
         record = {score.name: score.value for score in scores}
         counters = {"step": state.step, "seconds": round(state.seconds, 2), "epoch": round(trainer.budget.epoch, 3)}
@@ -184,11 +188,22 @@ class Session:
 
         The first score decides. If it differs by at most its standard error, the lower held-out loss in nats decides.
         """
-        state, score, nats = self.trainer.state, scores[0], _nats(scores)
+        state, score, nats = self.trainer.state, scores[0], nats_in(scores)
         if state.best is None or nats is None or state.nats_of_best is None:
             return score.beats(state.best)
-        alike = abs(score.value - state.best) <= (score.standard_error or 0.0)
-        return nats < state.nats_of_best if alike else score.beats(state.best)
+        return nats < state.nats_of_best if score.is_level_with(state.best) else score.beats(state.best)
+
+    def _prefer_last(self, scores: Sequence[Score]) -> None:
+        """At the end, make this step the best if its scores are as good as the best, apart from chance."""
+        state, score, nats = self.trainer.state, scores[0], nats_in(scores)
+        is_last = state.stopped_early or state.step == state.total_steps
+        if not is_last or state.best is None or nats is None or state.nats_of_best is None:
+            return
+        alike = score.is_level_with(state.best) and nats <= (1 + LUCK) * state.nats_of_best
+        if alike and score.standard_error and state.best_step not in {0, state.step}:
+            message = f"the last model is kept, since that of step {state.best_step:,} is hardly better"
+            notify(self.observers, "message", message)
+            state.best, state.best_step, state.nats_of_best = score.value, state.step, nats
 
     def _keep_early(self) -> None:
         """Save an early checkpoint, of weights only, after 1, 10, 100 ... seconds of training."""
@@ -241,7 +256,7 @@ class Session:
         Overfitting is judged by the held-out loss, since accuracy and similar scores are too noisy.
         """
         settings, state = self.trainer.settings, self.trainer.state
-        nats = _nats(scores)
+        nats = nats_in(scores)
         if nats is not None and state.step:  # ignore step 0: fine-tuning often raises the loss at first
             state.best_nats = nats if state.best_nats is None else min(nats, state.best_nats)
             over = rises_above(nats, state.best_nats)
@@ -283,7 +298,3 @@ def save_interval(minutes: float | None, weights: Iterable[Tensor]) -> float:
         return MOST_INTERVAL
     n_trained = sum(weight.numel() for weight in weights if weight.requires_grad)
     return min(MOST_INTERVAL, max(LEAST_INTERVAL, 60 * minutes / EVALUATIONS, n_trained * INTERVAL_PER_WEIGHT))
-
-
-def _nats(scores: Sequence[Score]) -> float | None:
-    return next((score.value for score in scores if score.name.startswith("nats")), None)
