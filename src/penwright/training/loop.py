@@ -288,7 +288,7 @@ class Session:
         notify(
             self.observers,
             "message",
-            f"stopped early at step {self.trainer.state.step:,}: {reason}; the best checkpoint is kept",
+            f"stopped early at step {self.trainer.state.step:,}: {reason}",
         )
 
 
