@@ -12,7 +12,7 @@ from penwright.data.bucketing import LabelledBatches
 from penwright.data.store import Column
 from penwright.model.transformer import EncoderOnly
 from penwright.workflows import new_head
-from penwright.workflows.new_head import contrast, cross_validate
+from penwright.workflows.new_head import contrast, cross_validate, without_bias
 
 
 def test_folds_are_stratified_by_label() -> None:
@@ -30,6 +30,19 @@ def test_cross_validation_does_not_see_left_out_labels() -> None:
     chance = cross_validate([vectors] * 5, targets, 2, folds)
     assert (chance.logits.argmax(-1) == targets).float().mean() < 0.8
     assert chance.strength < cross_validate([informative] * 5, targets, 2, folds).strength  # noise needs regularization
+
+
+def test_a_bias_can_be_expressed_as_weights() -> None:
+    generator = torch.Generator().manual_seed(0)
+    features = F.normalize(1 + torch.randn(20, 8, generator=generator), dim=-1)
+    weights, bias = torch.randn(8, 3, generator=generator), torch.tensor([1.0, 0.0, -2.0])
+    folded, zeros = without_bias(weights, bias, features)
+    assert not zeros.any()
+    mean = features.mean(0)
+    assert torch.allclose(mean @ folded, mean @ weights + bias, atol=1e-5)  # the mean vector keeps its logits
+    differences = features - mean
+    orthogonal = differences - torch.outer(differences @ mean, mean) / mean.square().sum()
+    assert torch.allclose(orthogonal @ folded, orthogonal @ weights, atol=1e-5)
 
 
 def test_contrastive_tuning_raises_similarity_within_labels(monkeypatch: pytest.MonkeyPatch) -> None:

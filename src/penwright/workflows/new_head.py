@@ -50,8 +50,8 @@ SHARE = 0.1  # maximum fraction of a budget in minutes to spend on embedding tex
 CHUNK = 64  # number of texts to embed between two checks of the elapsed time
 WEAK = (0.3, 1.0)  # regularization strengths to try before STRENGTHS: few texts need strong regularization
 # Contrastive fine-tuning: folds of its cross-validation, texts per step, steps, and learning rate. The rate is SetFit's
-# (Tunstall et al. 2022), but all texts of a batch are compared, so fewer steps suffice.
-FOLDS, BATCH, STEPS, FEWEST_STEPS, RATE, WEIGHT_DECAY = 2, 32, 20, 5, 2e-5, 0.01
+# (Tunstall et al. 2022). All texts of a batch are compared, so the number of steps does not grow with that of pairs.
+FOLDS, BATCH, STEPS, FEWEST_STEPS, RATE, WEIGHT_DECAY = 2, 32, 40, 5, 2e-5, 0.01
 TUNING_SHARE = 0.7  # maximum share of a budget for contrastive fine-tuning
 
 Vectors = Float[Tensor, "texts width"]
@@ -91,7 +91,8 @@ def fit_head(context: RunContext, observers: Sequence[Observer]) -> None:
     groups = context.corpus.training.groups
     groups = None if groups is None else groups[rows]
     folds = stratified_folds(targets, recipe.seed, FOLDS if is_few else N_FOLDS, groups)
-    validated = cross_validate([embedded] * N_FOLDS, targets, n_labels, folds, problem)
+    features = F.normalize(embedded, dim=-1) if is_few else embedded
+    validated = cross_validate([features] * N_FOLDS, targets, n_labels, folds, problem)
     shown = f", {_accuracy(validated.logits, targets)} in cross-validation" if problem == SINGLE else ""
     notify(observers, "message", f"head: fitted on the frozen embeddings of {count(len(rows), 'text')}{shown}")
     if is_few:
@@ -99,7 +100,10 @@ def fit_head(context: RunContext, observers: Sequence[Observer]) -> None:
         validated = _tune(context, rows, targets, folds, validated, TUNING_SHARE * seconds, observers) or validated
         embedded = classifier.pooled([column[row] for row in rows.tolist()])
     scale = embedded.norm(dim=-1).mean()
-    weights, bias, *_ = _fit(embedded / scale, targets, n_labels, validated.strength, problem)
+    features = F.normalize(embedded, dim=-1) if is_few else embedded / scale
+    weights, bias, *_ = _fit(features, targets, n_labels, validated.strength, problem)
+    if is_few:
+        weights, bias = without_bias(weights, bias, features)
     output.weight.copy_(weights.T / scale)
     output.bias.copy_(bias)
     context.has_new_head, context.is_trained = False, is_few
@@ -124,6 +128,17 @@ def cross_validate(
         if results[-1][0] > min(loss for loss, _ in results):
             break
     return min(results, key=lambda result: result[0])[1]
+
+
+def without_bias(
+    weights: Float[Tensor, "width n_labels"], bias: Float[Tensor, " n_labels"], features: Vectors
+) -> tuple[Float[Tensor, "width n_labels"], Float[Tensor, " n_labels"]]:
+    """Express the bias as weights of the mean feature vector; return these weights and a bias of 0.
+
+    Then the predicted label of a vector depends only on its direction, as the loss of contrastive fine-tuning does.
+    """
+    mean = features.mean(0)
+    return weights + torch.outer(mean, bias) / mean.square().sum().clamp(min=1e-6), torch.zeros_like(bias)
 
 
 def _fit(features: Vectors, targets: Targets, n_labels: int, strength: float, problem: ProblemType) -> Coefficients:
@@ -176,7 +191,8 @@ def _tune(
     for fold in range(FOLDS):
         trial = deepcopy(classifier_model(context))
         contrast(trial, texts, rows[folds != fold], n_steps, seed)
-        vectors.append(Classifier(trial, context.tokenizer, context.card.labels).pooled(tokens))
+        pooled = Classifier(trial, context.tokenizer, context.card.labels).pooled(tokens)
+        vectors.append(F.normalize(pooled, dim=-1))
     validated = cross_validate(vectors, targets, n_labels, folds)
     right, before = (each.logits.argmax(-1) == targets for each in (validated, frozen))
     better, worse = int((right & ~before).sum()), int((before & ~right).sum())
