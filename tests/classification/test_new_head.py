@@ -32,6 +32,20 @@ def test_cross_validation_does_not_see_left_out_labels() -> None:
     assert chance.strength < cross_validate([informative] * 5, targets, 2, folds).strength  # noise needs regularization
 
 
+def test_logits_of_few_texts_are_scaled_if_the_vectors_are_informative() -> None:
+    generator = torch.Generator().manual_seed(0)
+    targets = torch.tensor([0, 1] * 16)
+    noise = torch.randn(32, 8, generator=generator)
+    folds = stratified_folds(targets, 0, 2)
+    known, unknown = (
+        cross_validate([F.normalize(each, dim=-1)] * 2, targets, 2, folds, is_few=True)
+        for each in (noise + 3 * F.one_hot(targets, 8), noise)
+    )
+    assert known.scale == pytest.approx(5.5**0.5) and unknown.scale == 1.0
+    assert {known.strength, unknown.strength} <= set(new_head.FEW_STRENGTHS)
+    assert cross_validate([noise] * 5, targets, 2, folds).scale == 1.0, "with many texts, logits are not scaled"
+
+
 def test_a_bias_can_be_expressed_as_weights() -> None:
     generator = torch.Generator().manual_seed(0)
     features = F.normalize(1 + torch.randn(20, 8, generator=generator), dim=-1)

@@ -52,6 +52,9 @@ WEAK = (0.3, 1.0)  # regularization strengths to try before STRENGTHS: few texts
 # Contrastive fine-tuning: folds of its cross-validation, texts per step, steps, and learning rate. The rate is SetFit's
 # (Tunstall et al. 2022). All texts of a batch are compared, so the number of steps does not grow with that of pairs.
 FOLDS, BATCH, STEPS, FEWEST_STEPS, RATE, WEIGHT_DECAY = 2, 32, 40, 5, 2e-5, 0.01
+# For few texts: regularization strengths that give good directions, and factors by which their logits may be scaled.
+# Weaker regularization has a lower loss in cross-validation only because its logits are larger (benchmarks/LOG.md).
+FEW_STRENGTHS, SCALES = (3.0, 10.0), (1.0, 1.7, 3.0, 5.5)
 TUNING_SHARE = 0.7  # maximum share of a budget for contrastive fine-tuning
 
 Vectors = Float[Tensor, "texts width"]
@@ -62,6 +65,7 @@ class Validated(NamedTuple):
 
     strength: float
     logits: Float[Tensor, "texts n_labels"]
+    scale: float  # factor for the logits of a fit on all texts
 
 
 @torch.no_grad()
@@ -92,7 +96,7 @@ def fit_head(context: RunContext, observers: Sequence[Observer]) -> None:
     groups = None if groups is None else groups[rows]
     folds = stratified_folds(targets, recipe.seed, FOLDS if is_few else N_FOLDS, groups)
     features = F.normalize(embedded, dim=-1) if is_few else embedded
-    validated = cross_validate([features] * N_FOLDS, targets, n_labels, folds, problem)
+    validated = cross_validate([features] * N_FOLDS, targets, n_labels, folds, problem, is_few=is_few)
     shown = f", {_accuracy(validated.logits, targets)} in cross-validation" if problem == SINGLE else ""
     notify(observers, "message", f"head: fitted on the frozen embeddings of {count(len(rows), 'text')}{shown}")
     if is_few:
@@ -103,28 +107,38 @@ def fit_head(context: RunContext, observers: Sequence[Observer]) -> None:
     features = F.normalize(embedded, dim=-1) if is_few else embedded / scale
     weights, bias, *_ = _fit(features, targets, n_labels, validated.strength, problem)
     if is_few:
-        weights, bias = without_bias(weights, bias, features)
+        weights, bias = without_bias(weights * validated.scale, bias * validated.scale, features)
     output.weight.copy_(weights.T / scale)
     output.bias.copy_(bias)
     context.has_new_head, context.is_trained = False, is_few
 
 
 def cross_validate(
-    vectors: Sequence[Vectors], targets: Targets, n_labels: int, folds: NDArray[np.int64], problem: ProblemType = SINGLE
+    vectors: Sequence[Vectors],
+    targets: Targets,
+    n_labels: int,
+    folds: NDArray[np.int64],
+    problem: ProblemType = SINGLE,
+    *,
+    is_few: bool = False,
 ) -> Validated:
     """Choose the regularization strength with the lowest loss on texts that were left out of the fit.
 
-    `vectors[fold]` are the embeddings of all texts by an encoder that was not tuned on this fold.
+    `vectors[fold]` are the embeddings of all texts by an encoder that was not tuned on this fold. With few texts, a
+    scale of the logits is chosen, too. A fit on all texts gets its square root, since it is more certain already.
     """
     results: list[tuple[float, Validated]] = []
-    for strength in STRENGTHS_OF_SCORES if problem == "regression" else (*WEAK, *STRENGTHS):
+    strengths = STRENGTHS_OF_SCORES if problem == "regression" else (*WEAK, *STRENGTHS)
+    for strength in FEW_STRENGTHS if is_few else strengths:
         logits = torch.zeros(len(targets), n_labels)
         for fold in range(int(folds.max()) + 1):
             others, own = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
             features = vectors[fold] / vectors[fold].norm(dim=-1).mean()
             weights, bias, *_ = _fit(features[others], targets[others], n_labels, strength, problem)
             logits[own] = features[own] @ weights + bias
-        results.append((loss_and_errors(logits, targets, problem)[0], Validated(strength, logits)))
+        scales = SCALES if is_few else SCALES[:1]
+        loss, scale = min((loss_and_errors(each * logits, targets, problem)[0], each) for each in scales)
+        results.append((loss, Validated(strength, logits, sqrt(scale))))
         if results[-1][0] > min(loss for loss, _ in results):
             break
     return min(results, key=lambda result: result[0])[1]
@@ -193,7 +207,7 @@ def _tune(
         contrast(trial, texts, rows[folds != fold], n_steps, seed)
         pooled = Classifier(trial, context.tokenizer, context.card.labels).pooled(tokens)
         vectors.append(F.normalize(pooled, dim=-1))
-    validated = cross_validate(vectors, targets, n_labels, folds)
+    validated = cross_validate(vectors, targets, n_labels, folds, is_few=True)
     right, before = (each.logits.argmax(-1) == targets for each in (validated, frozen))
     better, worse = int((right & ~before).sum()), int((before & ~right).sum())
     is_taken = worse - better <= sqrt(worse + better)
