@@ -35,7 +35,7 @@ N_FOLDS, FEW_TEXTS = 5, 1000  # all folds are evaluated if there are at most thi
 MANY_TEXTS = 16_000  # maximum number of texts per fit while the regularization strength is chosen
 MANY_LABELS = 1000  # with at least this many labels, only one regularization strength is tried, to save time
 LEAST_WEIGHT = 1e-3  # minimum label weight of an n-gram, so that no row of values is divided by 0
-FEWEST_CHECKED = 500  # with at least this many given validation texts, they replace the cross-validation
+FEWEST_CHECKED = 500  # minimum number of given validation texts that replace cross-validation
 VARIANCE = 1.0  # added to the variance of the number of texts that have both an n-gram and a label
 
 
@@ -93,7 +93,7 @@ class NgramRows(NamedTuple):
 
 
 class HeldOut(NamedTuple):
-    """Which texts are held out to choose the regularization strength.
+    """The texts that are held out to choose the regularization strength.
 
     At least FEWEST_CHECKED validation texts, with their targets, are used instead of cross-validation, except for a
     balanced classifier. In cross-validation, the texts of a group are held out together.
@@ -172,9 +172,9 @@ def choose_strength_on(
     until: float = inf,
     problem: ProblemType = SINGLE,
 ) -> ChosenStrength:
-    """Choose the regularization strength with the lowest loss on validation texts, which are given as their rows.
+    """Choose the regularization strength with the lowest loss on validation texts.
 
-    The logits of the result are of no use, since no training text was left out.
+    `check` holds the rows and the targets of these texts. The result has no out-of-fold logits, because no training text is left out.
     """
     rows, targets = check
     n, folds = len(labels), np.concatenate([np.full(len(labels), -1), np.zeros(len(targets), np.int64)])

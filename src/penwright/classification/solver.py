@@ -77,7 +77,7 @@ class SparseRows(NamedTuple):
         )
 
     def append(self, other: "SparseRows") -> "SparseRows":
-        """Return the rows of both matrices in one matrix."""
+        """Return a matrix with the rows of this matrix, followed by those of the other."""
         offsets = torch.cat([self.offsets, self.offsets[-1] + other.offsets[1:]])
         return SparseRows(torch.cat([self.columns, other.columns]), torch.cat([self.values, other.values]), offsets)
 

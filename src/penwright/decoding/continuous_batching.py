@@ -96,7 +96,7 @@ class ContinuousBatch:
         self._end_ids = end_ids or tokenizer.end_ids
         self._batch = LiveBatch(model, engine)
         self._rows: list[RunningCompletion] = []
-        self._ahead: Logits | None = None  # logits of the next tokens, if that step has been started
+        self._ahead: Logits | None = None  # logits of the next step, if it has already started
         self._waiting: deque[Request] = deque()
         self._prefixes = Prefixes()
         self._utf8_rules = Utf8Rules.of(tokenizer, never_generated(tokenizer))

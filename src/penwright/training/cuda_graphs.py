@@ -20,7 +20,7 @@ from penwright.errors import PenwrightWarning
 from penwright.training.distributed.ranks import Ranks
 
 DEVICES = ("cuda",)
-CALLS_BEFORE = 2  # number of calls before a capture: they compile code and create the optimizers' state
+CALLS_BEFORE = 2  # number of warm-up calls before a capture, which compile code and create optimizer state
 MOST_GRAPHS = 256  # maximum number of batch shapes that have a graph
 
 # (batch, number to divide the loss by) -> the loss. Adds the gradients to those of the parameters.

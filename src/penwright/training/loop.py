@@ -194,7 +194,7 @@ class Session:
         return nats < state.nats_of_best if score.is_level_with(state.best) else score.beats(state.best)
 
     def _prefer_last(self, scores: Sequence[Score]) -> None:
-        """At the end, make this step the best if its scores are as good as the best, apart from chance."""
+        """At the end of a run, keep the last model if its scores are nearly as good as the best ones."""
         state, score, nats = self.trainer.state, scores[0], nats_in(scores)
         is_last = state.stopped_early or state.step == state.total_steps
         if not is_last or state.best is None or nats is None or state.nats_of_best is None:

@@ -147,7 +147,7 @@ def cross_validate(
 def without_bias(
     weights: Float[Tensor, "width n_labels"], bias: Float[Tensor, " n_labels"], features: Vectors
 ) -> tuple[Float[Tensor, "width n_labels"], Float[Tensor, " n_labels"]]:
-    """Express the bias as weights of the mean feature vector; return these weights and a bias of 0.
+    """Fold the bias into the weights, along the mean feature vector. Return these weights and a bias of 0.
 
     Then the predicted label of a vector depends only on its direction, as the loss of contrastive fine-tuning does.
     """

@@ -115,7 +115,7 @@ def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) 
             return _train(prepared, run, observers)
         except _LargerModelFits as larger:
             plan = larger.plan
-        gc.collect()  # free the smaller model and its CUDA graphs, which the error kept until now
+        gc.collect()  # free the smaller model and its CUDA graphs, which the exception kept alive
         size = f"{plan.size.parameters:,} parameters"
         notify(observers, "message", f"training is much faster than expected: starting again with {size}")
         run.clear()
