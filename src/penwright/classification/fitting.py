@@ -174,7 +174,8 @@ def choose_strength_on(
 ) -> ChosenStrength:
     """Choose the regularization strength with the lowest loss on validation texts.
 
-    `check` holds the rows and the targets of these texts. The result has no out-of-fold logits, because no training text is left out.
+    `check` holds the rows and the targets of these texts. The result has no out-of-fold logits, because no training
+    text is left out.
     """
     rows, targets = check
     n, folds = len(labels), np.concatenate([np.full(len(labels), -1), np.zeros(len(targets), np.int64)])
