@@ -21,7 +21,7 @@ from penwright.run.folder import CORPUS, Run
 from penwright.run.provenance import CorpusRecord
 from penwright.run.records import is_over_fitted
 from penwright.tasks import TASKS, RunContext, generation, reading_of, translation
-from penwright.training.auto.planner import Plan
+from penwright.training.auto.choices import Plan
 from penwright.training.observers import Observer
 from penwright.training.progress import LineProgress
 from penwright.training.trainer import StepReport, Trainer

@@ -8,8 +8,8 @@ from penwright.cli import plan as plan_command
 from penwright.config import Recipe, Table, validate
 from penwright.model.size import size_of
 from penwright.text import duration
+from penwright.training.auto.choices import Plan
 from penwright.training.auto.cluster import GPUS, ClusterEstimate, estimate_cluster
-from penwright.training.auto.planner import Plan
 
 
 class Published(NamedTuple):

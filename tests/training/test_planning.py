@@ -8,7 +8,8 @@ from penwright.native import toolchain
 from penwright.text import rounded
 from penwright.training.auto import capacity
 from penwright.training.auto.capacity import LADDER, Facts
-from penwright.training.auto.planner import Plan, make_plan
+from penwright.training.auto.choices import Plan
+from penwright.training.auto.planner import make_plan
 
 SHAKESPEARE = Facts("generate", n_examples=1, n_bytes=1_000_000, n_distinct=65)
 NOVELS = Facts("generate", n_examples=8, n_bytes=9_000_000, n_distinct=120)

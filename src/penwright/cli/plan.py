@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penwright.config import Recipe
+    from penwright.training.auto.choices import Plan
     from penwright.training.auto.cluster import ClusterEstimate
-    from penwright.training.auto.planner import Plan
     from penwright.workflows.forecast import Forecast
     from penwright.workflows.plan import Prepared
 

@@ -5,13 +5,13 @@ from pathlib import Path
 from shlex import quote
 
 from penwright.application import Application
-from penwright.config import BUDGETS, Table, merge
+from penwright.config import BUDGETS, Table, flatten, merge
 from penwright.errors import Interrupted, PenwrightError
 from penwright.run.folder import CORPUS, Run, require_unused
 from penwright.training.auto.capacity import DEFAULT_MINUTES
 from penwright.training.observers import Observer
 from penwright.workflows.load import load
-from penwright.workflows.plan import Prepared, prepare, require_settings
+from penwright.workflows.plan import Prepared, apply_changes, prepare
 from penwright.workflows.resume import resume
 from penwright.workflows.train import train
 
@@ -96,9 +96,25 @@ def _require_own(members: Mapping[Path, Table], folder: Path, student: Table) ->
         )
     for each, settings in {**members, folder: student}.items():
         if _is_begun(each):
-            require_settings(each, settings)
+            _require_settings(each, settings)
         else:
             require_unused(each)
+
+
+def _require_settings(folder: Path, settings: Table) -> None:
+    """Raise PenwrightError, naming the setting, if the run in this folder was started with other settings."""
+    run = Run.open(folder).recipe
+    # the stored recipe holds the chosen value instead of "auto"
+    training = {key: value for key, value in settings.get("training", {}).items() if value != "auto"}
+    requested, current = (
+        flatten(each.model_dump()) for each in (apply_changes(run, {**settings, "training": training}, folder), run)
+    )
+    for name, value in requested.items():
+        if value != current.get(name):
+            raise PenwrightError(
+                f"{folder} was begun with a different {name}. Run the original command to continue it, "
+                "or choose a different --run"
+            )
 
 
 def _teacher_names(folder: Path) -> list[str]:

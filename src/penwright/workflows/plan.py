@@ -13,7 +13,6 @@ from penwright.config import (
     Recipe,
     Table,
     Task,
-    flatten,
     merge,
     one_or_more,
     read_toml,
@@ -34,8 +33,9 @@ from penwright.text import BETWEEN_TEXTS, count
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.foreign import ForeignTokenizer
 from penwright.training.auto.capacity import Facts
+from penwright.training.auto.choices import Plan
 from penwright.training.auto.machine import Machine, choose_machine
-from penwright.training.auto.planner import Plan, make_plan
+from penwright.training.auto.planner import make_plan
 from penwright.training.auto.throughput import throughput_meter
 from penwright.workflows.finetune import FEW_HELD_OUT, changed_tokenizer, has_few_labels, require_suitable, with_base
 
@@ -280,19 +280,3 @@ def apply_changes(recipe: Recipe, changes: Table, folder: Path) -> Recipe:
     """Return the recipe of a run with these changes. A new budget replaces the old budget."""
     table = _without_replaced_budget(recipe.model_dump(exclude_none=True), changes)
     return validate(Recipe, merge(table, changes), str(folder))
-
-
-def require_settings(folder: Path, settings: Table) -> None:
-    """Raise PenwrightError, naming the setting, if the run in this folder was started with other settings."""
-    run = Run.open(folder).recipe
-    # the stored recipe holds the chosen value instead of "auto"
-    training = {key: value for key, value in settings.get("training", {}).items() if value != "auto"}
-    requested, current = (
-        flatten(each.model_dump()) for each in (apply_changes(run, {**settings, "training": training}, folder), run)
-    )
-    for name, value in requested.items():
-        if value != current.get(name):
-            raise PenwrightError(
-                f"{folder} was begun with a different {name}. Run the original command to continue it, "
-                "or choose a different --run"
-            )

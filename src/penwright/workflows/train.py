@@ -29,8 +29,8 @@ from penwright.tasks.linear import fit_linear, refit_linear
 from penwright.text import count
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.training import train_tokenizer
+from penwright.training.auto.choices import Plan
 from penwright.training.auto.machine import Machine
-from penwright.training.auto.planner import Plan
 from penwright.training.loop import Session
 from penwright.training.observers import Observer, StepLog, notify
 from penwright.training.trainer import Trainer

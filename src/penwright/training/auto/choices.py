@@ -1,9 +1,11 @@
-"""A recipe under construction: the user's settings are kept, and each automatic choice is recorded with its reason."""
+"""Plans and their construction: the user's settings are kept, and each automatic choice is recorded with its reason."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from penwright.config import Table, merge
+from penwright.config import BUDGETS, Recipe, Table, merge
+from penwright.model.size import Size
+from penwright.text import amount
 
 
 class Choice(NamedTuple):
@@ -12,6 +14,24 @@ class Choice(NamedTuple):
     key: str
     value: object
     reason: str
+
+
+class Plan(NamedTuple):
+    """A recipe, the choices behind it, and the size of its model."""
+
+    recipe: Recipe
+    choices: tuple[Choice, ...]
+    size: Size
+    epochs: float  # estimated passes over the corpus
+    minutes_wanted: float | None = None  # minutes that this model needs if the budget is far too small, else None
+    tokens: float = 0.0  # estimated number of target tokens in the budget
+    vocab_size: int = 0  # size of the vocabulary; an estimate until the tokenizer is trained
+
+    def __repr__(self) -> str:
+        training = self.recipe.training
+        budget = next((f"{value:g} {name}" for name in BUDGETS if (value := getattr(training, name)) is not None), "")
+        size, epochs = f"{self.size.parameters:,} parameters", amount(self.epochs, "epoch")
+        return f"<Plan to {self.recipe.task}: {size}, {budget}, {epochs}>"
 
 
 class Choices:

@@ -1,16 +1,15 @@
 """The planner: a recipe for a corpus, a machine and a budget. Each choice has a reason, and can be overridden."""
 
 from math import floor, log2
-from typing import NamedTuple
 
 import torch
 
 from penwright.config import BUDGETS, Recipe, Table, merge, validate
 from penwright.devices import CPU
-from penwright.model.size import Size, size_of
+from penwright.model.size import size_of
 from penwright.text import amount, in_words, rounded
 from penwright.training.auto.capacity import DEFAULT_MINUTES, LADDER, MANY_CHARACTERS, CapacityPlanner, Facts
-from penwright.training.auto.choices import Choice, Choices
+from penwright.training.auto.choices import Choices, Plan
 from penwright.training.auto.throughput import MeasureThroughput
 
 MANY_EPOCHS = 6.0  # minimum number of epochs at which classifiers did better with a higher token dropout
@@ -26,24 +25,6 @@ FEW_LABELS = 64  # maximum number of texts per label for which a pretrained enco
 # epochs at which it is skipped. It lowered the bits per byte of small models by 3 % after 6.6 epochs.
 MOST_BIGRAMMED, BIGRAM_EPOCHS = 8192, 8.0
 WARMUP_STEPS, WARMUP_SHARE = 50, 0.2  # number of warm-up steps, and their maximum share of all steps
-
-
-class Plan(NamedTuple):
-    """A recipe, the choices behind it, and the size of its model."""
-
-    recipe: Recipe
-    choices: tuple[Choice, ...]
-    size: Size
-    epochs: float  # estimated passes over the corpus
-    minutes_wanted: float | None = None  # minutes that this model needs if the budget is far too small, else None
-    tokens: float = 0.0  # estimated number of target tokens in the budget
-    vocab_size: int = 0  # size of the vocabulary; an estimate until the tokenizer is trained
-
-    def __repr__(self) -> str:
-        training = self.recipe.training
-        budget = next((f"{value:g} {name}" for name in BUDGETS if (value := getattr(training, name)) is not None), "")
-        size, epochs = f"{self.size.parameters:,} parameters", amount(self.epochs, "epoch")
-        return f"<Plan to {self.recipe.task}: {size}, {budget}, {epochs}>"
 
 
 def make_plan(facts: Facts, settings: Table, measure_throughput: MeasureThroughput, device: torch.device = CPU) -> Plan:
