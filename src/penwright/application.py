@@ -56,7 +56,7 @@ def make_application(
                 recipe.decoding,
                 source_language=languages.source if languages else None,
                 max_source_tokens=card.max_source_tokens,
-                hints=recipe.data.dictionary_hints > 0,
+                hints=card.hints,
                 new_terms=card.new_terms,
             )
         case EncoderOnly():

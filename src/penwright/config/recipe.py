@@ -55,7 +55,9 @@ class DataSettings(Settings):
     label_separator: Annotated[str, Field(min_length=1)] | None = None  # separator of labels in a cell, such as |
     label_names: dict[str, str] = Field(default_factory=dict)  # names for labels in the files, such as {"1" = "World"}
     dictionary: str | None = None  # translators: file of terms and translations to learn
-    dictionary_hints: Annotated[float, Field(ge=0, le=1)] = 0.0  # share of sentences with translations as hints
+    dictionary_hints: Annotated[float, Field(ge=0, le=1)] | None = (
+        None  # share of sentences with dictionary translations in place of terms; None: chosen by the plan
+    )
     group: Column | None = None  # column of groups, such as authors: a group is held out as a whole, or not at all
     encoding: str | None = None  # encoding of text files; None: detect it
     max_characters: PositiveInt | None = (

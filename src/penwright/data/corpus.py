@@ -91,7 +91,7 @@ class ReadingOptions:
     cleaning: Cleaning = STANDARD
     template: ChatTemplate = PLAIN_TEMPLATE  # chat template for conversations
     dictionary: str | None = None  # glossary file (terms and translations), used as additional training data
-    hints: float = 0.0  # share of training sentences, among those with usable terms, that get dictionary hints
+    hints: float = 0.0  # share of training sentences that get dictionary hints if they have usable terms
 
 
 DEFAULT_READING = ReadingOptions()

@@ -39,6 +39,7 @@ class ModelCard:
     new_terms: tuple[
         tuple[str, tuple[str, ...]], ...
     ] = ()  # dictionary terms that occur in no training sentence, with their translations
+    hints: bool = False  # whether a translator was trained with dictionary hints in place of terms; not in older runs
     label_counts: tuple[int, ...] = ()  # number of training texts of each label; missing in older runs
 
 

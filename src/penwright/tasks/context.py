@@ -97,7 +97,8 @@ def make_card(
         longest = base.max_source_tokens and max(longest, base.max_source_tokens)
         languages = languages or base.languages
     counts = tuple(corpus.label_counts.values())
-    return ModelCard(corpus.labels, longest, languages, corpus.new_terms, counts)
+    hints = data.dictionary is not None and bool(data.dictionary_hints)
+    return ModelCard(corpus.labels, longest, languages, corpus.new_terms, hints, counts)
 
 
 def reading_of(recipe: Recipe, roles: Roles | None = None) -> ReadingOptions:
@@ -122,6 +123,6 @@ def reading_of(recipe: Recipe, roles: Roles | None = None) -> ReadingOptions:
         encoding=data.encoding,
         template=template_of(recipe.chat),
         dictionary=data.dictionary,
-        hints=data.dictionary_hints,
+        hints=data.dictionary_hints or 0.0,
         cleaning=Cleaning(data.max_characters or most, data.max_ratio, data.deduplicate),
     )

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import islice
@@ -31,7 +31,8 @@ N_SAMPLES = 3
 MOST_EVALUATED = 2000  # maximum number of pairs that a quick evaluation translates
 EVALUATED_PER_MINUTE = 200  # maximum number of pairs per minute of budget, so that evaluations take up little of it
 MOST_LEARNED = 50_000  # maximum number of pairs from which the dictionary of the baseline is learned
-MOST_HINTS = 3  # maximum number of dictionary hints in a sentence
+MOST_HINTS = 2  # maximum number of dictionary hints in a sentence
+SYNTHETIC = 0.75  # share of the sentences with hints in which words are swapped for translations of new terms
 SHORTEST = 3  # minimum length of a term that gets a hint, in characters
 MOST_READ = 200_000  # maximum number of sentences that are searched for terms before training
 # maximum number of dictionary entries added: ENTRIES times the number of sentences, or FEW_ENTRIES if that is larger
@@ -158,7 +159,7 @@ def open_corpus(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_R
     pairs = _examples(entries, {*map(id, new)}, max(FEW_ENTRIES, int(ENTRIES * len(part))))
     targets = "".join(pair.target for pair in pairs)
     training = CorpusPart(
-        partial(_read, part, pairs, glossary, reading),
+        partial(_read, part, pairs, glossary, _single_words(new), reading),
         len(part) + len(pairs),
         part.n_characters + len(targets),
         part.n_bytes + len(targets.encode()),
@@ -166,9 +167,10 @@ def open_corpus(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_R
     note = (
         f"{file.path}: {len(entries):,} terms, {len(new):,} of them in no training sentence; for these, the "
         f"dictionary's translations are enforced. {len(pairs):,} entries become training examples"
-        f"{', and some training sentences include translations as hints' if reading.hints else ''}"
+        f"{', and some training sentences have translations in place of terms' if reading.hints else ''}"
     )
-    fingerprint = hashlib.sha256(f"{corpus.fingerprint} {file.sha256} {reading.hints} {ENTRIES}".encode()).hexdigest()
+    hints = (reading.hints, MOST_HINTS, SYNTHETIC) if reading.hints else 0.0
+    fingerprint = hashlib.sha256(f"{corpus.fingerprint} {file.sha256} {hints} {ENTRIES}".encode()).hexdigest()
     report = replace(corpus.report, notes=(*corpus.report.notes, note))
     terms = tuple((entry.source, entry.targets) for entry in new)
     files = (*corpus.files, file)
@@ -214,21 +216,42 @@ def _examples(entries: Sequence[Entry], new: Collection[int], most: int) -> list
     return [pair for *_, pair in sorted(pairs, key=lambda each: each[:2])[:most]]
 
 
+def _single_words(entries: Sequence[Entry]) -> Mapping[bool, Sequence[str]]:
+    """Return the first translations that are single words: the capitalized ones (True) and the others (False)."""
+    words = [entry.targets[0] for entry in entries if re.fullmatch(rf"[^\W\d_]{{{SHORTEST},}}", entry.targets[0])]
+    return {case: [word for word in words if word[0].isupper() == case] for case in (False, True)}
+
+
 def _read(
-    part: CorpusPart[Pair], entries: Sequence[Pair], glossary: Glossary, reading: ReadingOptions
+    part: CorpusPart[Pair],
+    entries: Sequence[Pair],
+    glossary: Glossary,
+    new_words: Mapping[bool, Sequence[str]],
+    reading: ReadingOptions,
 ) -> Iterator[Pair]:
     """Yield the pairs, some with dictionary translations as hints, and then the dictionary entries."""
     for pair in part:
         rng = Random(f"{reading.seed} {pair.source}")
-        yield pair._replace(source=hinted_source(pair, glossary, rng)) if rng.random() < reading.hints else pair
+        yield hinted_pair(pair, glossary, new_words, rng) if rng.random() < reading.hints else pair
     yield from entries
 
 
-def hinted_source(pair: Pair, glossary: Glossary, rng: Random) -> str:
-    """Return the source of a pair with some hints. Only translations that occur in the target become hints."""
-    hints = []
-    for _, end, entry in glossary.find(pair.source):
-        used = [form for form in entry.targets if form[:4] in pair.target and re.search(inflected(form), pair.target)]
-        hints += [(end, max(used, key=len))] if used else []
-    chosen = rng.sample(hints, min(len(hints), rng.randint(1, MOST_HINTS)))
-    return with_hints(pair.source, chosen)
+def hinted_pair(pair: Pair, glossary: Glossary, new_words: Mapping[bool, Sequence[str]], rng: Random) -> Pair:
+    """Return a pair with hints in place of some terms. Only terms whose translation occurs in the target get hints.
+
+    In most pairs, a new word that suits the case is the hint instead, and replaces the translation in the target. The
+    model thus learns to copy words that it does not know.
+    """
+    hints, target = [], pair.target
+    for start, end, entry in glossary.find(pair.source):
+        used = [form for form in entry.targets if form[:4] in target and re.search(inflected(form), target)]
+        hints += [(start, end, max(used, key=len))] if used else []
+    hints = rng.sample(hints, min(len(hints), rng.randint(1, MOST_HINTS)))
+    if rng.random() < SYNTHETIC:
+        real, hints = hints, []
+        for start, end, form in real:
+            found = re.findall(inflected(form), target)
+            if len(found) == 1 and " " not in found[0] and (words := new_words[found[0][0].isupper()]):
+                hints.append((start, end, rng.choice(words)))
+                target = re.sub(inflected(form), hints[-1][2], target)
+    return Pair(with_hints(pair.source, hints), target)

@@ -62,13 +62,18 @@ class ConstrainedSegment(NamedTuple):
     draft: DraftReport = NO_DRAFT
 
 
+def source_text(segment: Segment, end: int | None = None) -> str:
+    """Return the source up to a character offset, with hints in place of the glossary terms if the model uses hints."""
+    text = segment.source[:end]
+    if not segment.constraints.hints:
+        return text
+    terms = [term for term in constraints_of(segment.source, segment.constraints) if not term.protected]
+    return with_hints(text, [(*term[:2], form) for term in terms if term.end <= len(text) for form in term.forms[:1]])
+
+
 def source_tokens(tokenizer: Tokenizer, segment: Segment) -> list[int]:
-    """Return the source tokens of a segment, including the end token, and hints if the model uses them."""
-    source = segment.source
-    if segment.constraints.hints:
-        terms = [constraint for constraint in constraints_of(source, segment.constraints) if not constraint.protected]
-        source = with_hints(source, [(constraint.end, constraint.forms[0]) for constraint in terms])
-    return tokenizer.source(tokenizer.encode(source))
+    """Return the tokens that the model reads for a segment, including hints and the end token."""
+    return tokenizer.source(tokenizer.encode(source_text(segment)))
 
 
 WantedSegment = Callable[[Segment], bool]  # a function that returns whether a segment is still needed

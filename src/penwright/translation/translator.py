@@ -68,9 +68,9 @@ class Translator:
         `max_source_tokens` is the length of the longest source to translate whole, end token included (None: the
         context). Longer sources are translated in parts. The length of the longest training source is a good choice,
         since longer sources translate poorly. `source_language` is a code like "de" for splitting sentences; with
-        None, they are split as in English. `hints` says whether the model was trained to use glossary terms that are
-        written into the source. `new_terms` are terms that no training sentence contains, with their translations; they
-        are part of every glossary.
+        None, they are split as in English. `hints` says whether the model was trained to use translations in place of
+        glossary terms in the source. `new_terms` are terms that no training sentence contains, with their translations;
+        they are part of every glossary.
         """
         self.model, self.tokenizer, self.source_language = model, tokenizer, source_language
         self.defaults = defaults or DecodingSettings()

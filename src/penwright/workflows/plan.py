@@ -118,10 +118,16 @@ def prepare(settings: Table, say: Say = say_nothing) -> Prepared:
     say("timing a few training steps on this machine")
     measure = throughput_meter(machine, first.task, max(1, len(corpus.labels)), first.lora)
 
-    def replan(minutes: float) -> Plan:
-        return make_plan(facts, merge(settings, {"training": {"minutes": minutes}}), measure, machine.device)
+    plan = make_plan(facts, settings, measure, machine.device)
+    hints = plan.recipe.data.dictionary_hints
 
-    return Prepared(make_plan(facts, settings, measure, machine.device), corpus, machine, reason, tokenizer, replan)
+    def replan(minutes: float) -> Plan:
+        changes: Table = {"training": {"minutes": minutes}, "data": {"dictionary_hints": hints}}
+        return make_plan(facts, merge(settings, changes), measure, machine.device)
+
+    if hints and hints != reading.hints:  # chosen by the plan
+        corpus = TASKS[first.task].open_corpus(first.data.train, replace(reading, hints=hints))
+    return Prepared(plan, corpus, machine, reason, tokenizer, replan)
 
 
 def without_score_task(settings: Table) -> Table:

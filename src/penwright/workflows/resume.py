@@ -132,8 +132,9 @@ def _reopen_text(
     if checkpoint:
         require_shapes(checkpoint, recipe, tokenizer.vocab_size, len(corpus.labels))
     context = make_context(recipe, corpus, tokenizer, machine.device, is_new=is_new)
-    card = corpus_record(run).card  # its limit and its languages may be those of the base
-    card = replace(context.card, max_source_tokens=card.max_source_tokens, languages=card.languages)
+    card = corpus_record(run).card  # its limit and languages may be those of the base
+    limit, languages, hints = card.max_source_tokens, card.languages, card.hints
+    card = replace(context.card, max_source_tokens=limit, languages=languages, hints=hints)
     return replace(context, card=card)
 
 

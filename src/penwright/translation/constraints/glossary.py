@@ -1,4 +1,4 @@
-"""Glossaries: terms and their required translations, and inline hints, which write them into the source.
+"""Glossaries: terms and their required translations, and hints, which put translations into the source.
 
 A glossary file has one term per line, in columns separated by tabs:
 
@@ -10,7 +10,7 @@ the default, the term matches regardless of case. Its translation is written as 
 beginning of a text. With `exact`, the term matches only as written in the file. With `follow`, the translation has
 the case of the term: capitalized or ALL CAPS. Blank lines and lines that begin with # are ignored.
 
-A source with hints has each translation after its term, as in "a dog ⟦Hund⟧ barks".
+A source with hints has each translation in place of its term, as in "a ⟦ Hund⟧ barks".
 """
 
 import re
@@ -159,10 +159,15 @@ def _entry(line: str, location: str) -> Entry:
     return Entry(source, targets, case)
 
 
-def with_hints(text: str, hints: Iterable[tuple[int, str]]) -> str:
-    """Insert hints into a text. A hint consists of the character offset at which a term ends, and its translation."""
-    for end, target in sorted(hints, reverse=True):
-        text = f"{text[:end]} {OPEN}{target}{CLOSE}{text[end:]}"
+def with_hints(text: str, hints: Iterable[tuple[int, int, str]]) -> str:
+    """Replace terms by hints. A hint consists of the range of a term in characters, and its translation.
+
+    A space before the translation lets the tokenizer split it as it does within a sentence.
+    """
+    for start, end, target in sorted(hints, reverse=True):
+        if words := re.sub(f"[{OPEN}{CLOSE}]", "", target).strip():
+            before = text[:start].rstrip(" ")
+            text = f"{before}{' ' if before else ''}{OPEN} {words}{CLOSE}{text[end:]}"
     return text
 
 

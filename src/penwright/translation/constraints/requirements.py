@@ -25,7 +25,7 @@ class Constraints:
     glossary: Glossary = NO_TERMS
     bias: float = inf  # nats to add to the log-probability of each token of a glossary word; inf: required
     protection: Protection = USUAL_PROTECTION
-    hints: bool = False  # whether to insert required translations into the source; for models trained with hints
+    hints: bool = False  # whether hints replace the terms in the source; for models trained with hints
     new_terms: Glossary = NO_TERMS  # terms stored with the model; `glossary` takes precedence
 
     @property

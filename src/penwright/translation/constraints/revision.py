@@ -22,7 +22,7 @@ from penwright.text import WITHOUT_SPACES
 from penwright.tokenizers import Tokenizer
 from penwright.translation.constraints.glossary import capitalize
 from penwright.translation.constraints.requirements import Constraint, DraftReport, TargetWord, tokens_before
-from penwright.translation.results import ConstrainedSegment, Segment, SegmentResult, source_tokens
+from penwright.translation.results import ConstrainedSegment, Segment, SegmentResult, source_text, source_tokens
 
 BATCH_TOKENS = 2048  # maximum number of target tokens per batch, padding included; limits the memory for logits
 MIN_LOSS = 1.0  # minimum drop in a word's log-probability, in nats, when the tokens that it translates are hidden
@@ -113,11 +113,7 @@ class Revision:
         targets = [result.hypothesis.tokens for result in results]
         missed = [result.missed for result in results]
         pairs = [
-            HiddenSource(
-                self._tokenizer.source(self._tokenizer.encode(segment.source)),
-                target,
-                self._tokens_of(segment.source, constraint),
-            )
+            HiddenSource(source_tokens(self._tokenizer, segment), target, self._tokens_of(segment, constraint))
             for segment, target, constraints in zip(segments, targets, missed, strict=True)
             for constraint in constraints
         ]
@@ -173,10 +169,11 @@ class Revision:
             swapped[word.first : word.first + word.length] = new
         return swapped
 
-    def _tokens_of(self, source: str, constraint: Constraint) -> range:
+    def _tokens_of(self, segment: Segment, constraint: Constraint) -> range:
+        """Return the source tokens of a term, or of the hint in its place."""
+        before, through = (source_text(segment, end) for end in (constraint.start, constraint.end))
         return range(
-            tokens_before(self._tokenizer, source, constraint.start),
-            tokens_before(self._tokenizer, source, constraint.end),
+            tokens_before(self._tokenizer, before, len(before)), tokens_before(self._tokenizer, through, len(through))
         )
 
 
