@@ -194,6 +194,10 @@ def test_translator_trains_with_a_dictionary_and_uses_hints(pairs: Path, terms: 
     found = translator.translate("the dog 3 runs", constraints=Constraints(glossary), max_new_tokens=12)[0]
     assert "Hund" in found.text  # required if the hint is not enough
     assert next(each.state for each in found.candidates[0].outcomes if not each.protected) in ("found", "forced")
+    wheel = "the wheel runs"
+    assert "Rad" in translator.translate(wheel, n_best=2, beam_size=3, max_new_tokens=12)[0].candidates[1].text
+    assert translator.diverse(wheel, 2)[0].text and translator.sample(wheel, 2)[0].text
+    assert translator.alternatives(wheel, "das ", 2)
     resume(tmp_path / "run", {"training": {"steps": 2}})
     assert Run(tmp_path / "run").checkpoints.last_step() == 6
     assert penwright.evaluate(tmp_path / "run", quiet=True)
