@@ -15,6 +15,7 @@ from penwright.training.auto.throughput import MeasureThroughput
 MANY_EPOCHS = 6.0  # minimum number of epochs at which classifiers did better with a higher token dropout
 CHARACTER_EPOCHS = 6.0  # epochs after which characters beat subwords (5 % worse after 3.5, 6 % better after 13)
 LORA_RATE = 1e-2  # learning rate of adapters (measured: better than 2e-3 after 40 steps)
+KEEPING_RATE = 0.01  # Muon's learning rate with `--keep-old`, half the usual one
 PRETRAINED_RATE, PRETRAINED_LORA_RATE = 1e-4, 1e-3  # usual learning rates for fine-tuning, in full and with adapters
 # Batch size in tokens and learning rate for pretrained models that become classifiers: BERT's values, and a higher
 # rate for models that are narrower than BERT (measured with MiniLM, whose width is 384).
@@ -231,8 +232,9 @@ class _Planner:
 
     def _choose_optimizer(self) -> None:
         excludes = self.choices.section("lora") or self.choices.section("training").get("ema_decay")
-        if self.choices.section("finetuning").get("keep_old") and not excludes:
-            self._suggest("finetuning.base_weight", 0.2, "a mean with the weights of the base forgets less (measured)")
+        keeps_old = bool(self.choices.section("finetuning").get("keep_old"))
+        if keeps_old and not excludes:
+            self._suggest("finetuning.base_weight", 0.1, "a mean with the weights of the base forgets less (measured)")
         if self.choices.section("lora") or self._is_pretrained:
             has_adapters = bool(self.choices.section("lora"))
             full = PRETRAINED_RATE
@@ -259,9 +261,11 @@ class _Planner:
         self.choices.suggest_type("optimizer", {"type": "muon"}, "needs far fewer steps than AdamW")
         if self.choices.section("optimizer")["type"] == "muon":
             self._suggest("optimizer.weight_decay", 0.1, "reduces overfitting in training with many epochs")
+            if keeps_old:
+                self._suggest("optimizer.learning_rate", KEEPING_RATE, "half the usual rate forgets less (measured)")
         if self.facts.task == "translate" and self.choices.section("optimizer")["type"] == "muon":
             reason = "high for the embeddings, since each is updated rarely"
-            self._suggest("optimizer.adamw.learning_rate", 0.02, reason)
+            self._suggest("optimizer.adamw.learning_rate", KEEPING_RATE if keeps_old else 0.02, reason)
             self._suggest("optimizer.adamw.betas", (0.9, 0.98), "the other settings were tuned with these values")
         self._choose_schedule(0.6, "the number of steps need not be known until the cooldown begins")
 
