@@ -3,8 +3,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from penwright.data.batches import TextBatch
-from penwright.training.trainer import Prefetcher, Trainer
+from penwright.data.batches import Prefetcher, TextBatch
+from penwright.training.trainer import Trainer
 
 MakeTrainer = Callable[..., Trainer]
 

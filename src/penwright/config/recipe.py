@@ -266,6 +266,11 @@ class Recipe(Settings):
                 '[training] bigram_init is only for new language models with [model] tie_embeddings = "none": a '
                 "shared embedding matrix cannot tell which of two tokens comes first"
             )
+        if self.training.consistency and (self.distillation or self.task in ("classify", "encode")):
+            raise ValueError(
+                "[training] consistency is only for models that generate, chat or translate, and cannot be combined "
+                "with [distillation]: both provide soft targets"
+            )
         if self.data.dictionary is not None and self.task != "translate":
             raise ValueError(f"[data] dictionary is for translators only, not for the task {self.task}")
         if self.model.balanced and self.model.problem_type != "single_label_classification":

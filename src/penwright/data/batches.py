@@ -5,6 +5,7 @@ The examples of a batch are a pure function of (seed, step), so resuming needs n
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
@@ -54,6 +55,10 @@ class _Batch:
     def n_rows(self) -> int:
         """Number of rows: windows, pairs or texts."""
         return min(map(len, self.tensors))
+
+    def twice(self: AnyBatch) -> AnyBatch:
+        """Return all rows, and then all rows again. `n_targets` still counts each target once."""
+        return self._map_tensors(lambda tensor: torch.cat([tensor, tensor]))
 
     def every(self: AnyBatch, nth: int, first: int = 0) -> AnyBatch:
         """Return every nth row, starting at row `first`. `n_targets` still counts the targets of the whole batch."""
@@ -255,3 +260,37 @@ class MixedBatches(Batches[AnyBatch]):
     def in_order(self, one_in: int = 1) -> Iterator[AnyBatch]:
         """Yield each example of the new corpus once, in a fixed order. The old corpus is left out."""
         yield from self.new.in_order(one_in)
+
+
+class Prefetcher:
+    """A source of batches for each step, already on the training device.
+
+    On a GPU, a thread prepares the batches of the next step during the current step.
+    """
+
+    def __init__(self, batches: Batches[Any], accumulate: int, device: torch.device, *, ahead: bool | None = None):
+        """Set up the prefetching. With `ahead`, a thread prepares the batches of the next step.
+
+        By default, a thread is used only with a GPU: on a CPU, training already keeps all cores busy.
+        """
+        self._batches, self._accumulate, self._device = batches, accumulate, device
+        makes_ahead = device.type != "cpu" if ahead is None else ahead
+        self._thread = ThreadPoolExecutor(1, "batches") if makes_ahead else None
+        self._next: tuple[int, Future[list[Batch]]] | None = None
+
+    def __call__(self, step: int) -> list[Batch]:
+        """Return the batches of this step, counted from 0. Steps may be requested in any order."""
+        if self._thread is None:
+            made = self._make(step)
+        else:
+            expected, pending = self._next or (step, self._thread.submit(self._make, step))
+            future = pending if expected == step else self._thread.submit(self._make, step)
+            self._next = (step + 1, self._thread.submit(self._make, step + 1))
+            made = future.result()
+        return [batch.to(self._device) for batch in made]
+
+    def _make(self, step: int) -> list[Batch]:
+        batches: list[Batch] = [*self._batches.for_step(step, self._accumulate)]
+        if self._device.type == "cuda":  # copies from pinned memory to the GPU run in the background
+            batches = [batch.pinned() for batch in batches]
+        return batches

@@ -172,6 +172,11 @@ class Budget:
             state.ends_by_the_clock, state.total_steps = True, state.first_step + total
             state.turn_step, state.turn_progress = shift
 
+    def measure_again(self) -> None:
+        """Measure the throughput anew, since steps take longer or shorter from now on."""
+        if self.clock is not None:
+            self.clock.mark = None
+
     @property
     def rate_factor(self) -> float:
         """Learning rate of the next step, as a fraction of the peak learning rate."""
@@ -214,5 +219,4 @@ class Budget:
         state.turn_step, state.turn_progress = 0, 0.0
         steps = count_steps(self._settings, self._batches)
         state.total_steps = None if steps is None else state.step + steps
-        if self.clock is not None:
-            self.clock.mark = None
+        self.measure_again()

@@ -91,6 +91,11 @@ class TrainingGraphs:
             parameter.grad = None
         return [self.add_gradients(batch, divisor) for batch in batches]
 
+    def forget(self) -> None:
+        """Free the graphs of the batches, which are captured again: the loss changes."""
+        self._batches.clear()
+        self._n_calls.clear()
+
     def update(self, work: Callable[[], None]) -> None:
         """Run `work`, which updates the parameters with their gradients.
 

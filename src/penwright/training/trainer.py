@@ -1,7 +1,6 @@
 """The trainer of all tasks: it takes optimizer steps, and holds the state that checkpoints save."""
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from copy import deepcopy
 from math import inf, isfinite
@@ -14,7 +13,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 from penwright.config import Recipe
-from penwright.data.batches import Batch
+from penwright.data.batches import Batch, Prefetcher
 from penwright.data.bucketing import AnyBatches
 from penwright.errors import Interrupted, PenwrightError
 from penwright.losses import LossModule, Teachers
@@ -30,6 +29,8 @@ from penwright.training.distributed.parallel import Parallelism, ShardedSaver, f
 from penwright.training.distributed.ranks import is_lost_connection, synchronized
 from penwright.training.optimizers import BaseAverage, Optimizers, WeightAverage
 
+# fraction of the budget after which `training.consistency` applies: in experiments, earlier was no better
+CONSISTENT_FROM = 0.5
 TOO_MANY_SKIPPED = 25  # number of consecutive skipped steps that ends the training
 # maximum share of a rank's memory for an unsharded gradient; FSDP2 accumulates larger gradients in shards
 GRADIENTS = 0.1
@@ -43,40 +44,6 @@ class StepReport(NamedTuple):
     grad_norm: float  # norm of the gradient; not finite if the step was skipped
     factor: float  # learning rate as a fraction of the peak
     n_targets: int
-
-
-class Prefetcher:
-    """A source of batches for each step, already on the training device.
-
-    On a GPU, a thread prepares the batches of the next step during the current step.
-    """
-
-    def __init__(self, batches: AnyBatches, accumulate: int, device: torch.device, *, ahead: bool | None = None):
-        """Set up the prefetching. With `ahead`, a thread prepares the batches of the next step.
-
-        By default, a thread is used only with a GPU: on a CPU, training already keeps all cores busy.
-        """
-        self._batches, self._accumulate, self._device = batches, accumulate, device
-        makes_ahead = device.type != "cpu" if ahead is None else ahead
-        self._thread = ThreadPoolExecutor(1, "batches") if makes_ahead else None
-        self._next: tuple[int, Future[list[Batch]]] | None = None
-
-    def __call__(self, step: int) -> list[Batch]:
-        """Return the batches of this step, counted from 0. Steps may be requested in any order."""
-        if self._thread is None:
-            made = self._make(step)
-        else:
-            expected, pending = self._next or (step, self._thread.submit(self._make, step))
-            future = pending if expected == step else self._thread.submit(self._make, step)
-            self._next = (step + 1, self._thread.submit(self._make, step + 1))
-            made = future.result()
-        return [batch.to(self._device) for batch in made]
-
-    def _make(self, step: int) -> list[Batch]:
-        batches: list[Batch] = [*self._batches.for_step(step, self._accumulate)]
-        if self._device.type == "cuda":  # copies from pinned memory to the GPU run in the background
-            batches = [batch.pinned() for batch in batches]
-        return batches
 
 
 class Trainer:
@@ -115,8 +82,8 @@ class Trainer:
         for module in self.model.modules():
             if isinstance(module, Stack):
                 module.recomputes = recomputes
-        loss = LossModule(self.model, self.settings.label_smoothing, taught)
-        self.loss = parallelize(loss, kind, self.ranks, machine.device, machine.precision)
+        self._loss = LossModule(self.model, self.settings.label_smoothing, taught)
+        self.loss = parallelize(self._loss, kind, self.ranks, machine.device, machine.precision)
         self._graphs = training_graphs(
             self._backward, self.model, machine.device, self.ranks, recipe.task, recomputes=recomputes
         )
@@ -165,6 +132,8 @@ class Trainer:
         state = self.state
         self.ranks.seed_rng(self.seed, state.step)
         self.model.train()
+        if self._loss.consistency < self.settings.consistency and self.budget.progress >= CONSISTENT_FROM:
+            self._begin_consistency()
         batches = self.prefetcher(state.step)
         n_targets = max(1, sum(batch.n_targets for batch in batches))  # the loss is a mean over these targets
         facts = self._add_gradients(batches, n_targets)
@@ -183,6 +152,13 @@ class Trainer:
         else:
             self._skip(grad_norm)
         return StepReport(state.step, loss_value, grad_norm, factor, n_targets)
+
+    def _begin_consistency(self) -> None:
+        """Change the loss for the rest of the run: see `TrainingSettings.consistency`. Steps will be slower."""
+        self._loss.consistency = self.settings.consistency
+        self.budget.measure_again()
+        if self._graphs is not None:
+            self._graphs.forget()
 
     def _add_gradients(self, batches: list[Batch], n_targets: int) -> Callable[[], Tensor]:
         """Add the gradients of all batches of a step; return what `Ranks.agree` returns."""

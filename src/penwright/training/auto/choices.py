@@ -41,6 +41,18 @@ class Choices:
         self.table = table
         self.made: list[Choice] = []
 
+    @property
+    def is_new(self) -> bool:
+        """Whether the model is trained from scratch, without teachers."""
+        return not (self.section("finetuning") or self.section("distillation"))
+
+    @property
+    def is_pretrained(self) -> bool:
+        """Whether the model starts from one that was imported from another project."""
+        tokenizer = self.section("tokenizer")
+        is_imported = tokenizer.get("type") == "imported" and not tokenizer.get("from")
+        return is_imported and bool(self.section("finetuning"))
+
     def suggest(self, key: str, value: object, reason: str) -> None:
         """Set a value unless the setting already has one. The key is a dotted name, e.g. model.d_model."""
         path = key.split(".")

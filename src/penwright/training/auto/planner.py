@@ -28,6 +28,7 @@ MOST_BIGRAMMED, BIGRAM_EPOCHS = 8192, 8.0
 # Share of sentences with dictionary hints, and the minimum number of epochs at which a translator learns to use them:
 # they lowered BLEU by 1.9 after 3.3 epochs, and raised it by 1.1 after 26.
 HINTS, HINT_EPOCHS = 0.2, 15.0
+CONSISTENT_EPOCHS = 25.0  # minimum number of epochs at which a translator's passes should agree with each other
 WARMUP_STEPS, WARMUP_SHARE = 50, 0.2  # number of warm-up steps, and their maximum share of all steps
 
 
@@ -120,11 +121,13 @@ class _Planner:
         if self.facts.task == "generate":
             context, batch = (128, 2048) if self.capacity.is_short else (256, 4096)
             self._suggest("model.context_length", context, "tokens that the model sees at once")
-            batch = of_pretrained if self._is_pretrained else batch
+            batch = of_pretrained if self.choices.is_pretrained else batch
             self._suggest("training.batch_tokens", batch, "a model learns fastest from many small batches")
         elif self.facts.task == "chat":
             self._suggest("model.context_length", 512, "tokens that the model sees at once")
-            self._suggest("training.batch_tokens", of_pretrained if self._is_pretrained else 4096, "padding included")
+            self._suggest(
+                "training.batch_tokens", of_pretrained if self.choices.is_pretrained else 4096, "padding included"
+            )
         elif self.facts.task == "translate":
             self._suggest("model.context_length", 256, "longer texts are split into sentences")
             self._suggest("training.batch_tokens", 2048, "a model learns fastest from many small batches")
@@ -134,7 +137,7 @@ class _Planner:
         else:
             self._suggest("model.context_length", 256, "longer texts are split into parts")
             batch, reason = 3072, "average tokens per batch, padding included"
-            if self._is_pretrained:
+            if self.choices.is_pretrained:
                 batch, reason = FINE_BATCH, "a pretrained model learns best from many small batches"
             self._suggest("training.batch_tokens", batch, reason)
 
@@ -145,7 +148,7 @@ class _Planner:
             if self.facts.task == "translate":
                 self._suggest("model.scale_embeddings", True, "makes translators learn faster")
             if self.facts.task == "classify":  # choose token dropout before the size, since dropped tokens cost no time
-                if not self._is_pretrained:
+                if not self.choices.is_pretrained:
                     self._suggest("model.token_dropout", *self._token_dropout())
                 if self.choices.section("model").get("text_pairs"):
                     self._suggest("model.token_types", 2, "lets the model tell the two texts of a pair apart")
@@ -165,7 +168,7 @@ class _Planner:
 
     def _choose_regularization(self) -> None:
         model = self.choices.section("model")
-        if self.facts.task == "classify" and self._is_pretrained:
+        if self.facts.task == "classify" and self.choices.is_pretrained:
             rate, reason = (0.0, "each text is seen at most once") if self.capacity.epochs < 1 else (0.1, "as in BERT")
             self._suggest("model.dropout", rate, reason)
             self._suggest("model.attention_dropout", rate, reason)
@@ -195,8 +198,7 @@ class _Planner:
 
     def _choose_hints(self) -> None:
         """Choose the share of sentences with dictionary hints. They were tried only without a base and teachers."""
-        is_new = not (self.choices.section("finetuning") or self.choices.section("distillation"))
-        if is_new and self.choices.section("data").get("dictionary"):
+        if self.choices.is_new and self.choices.section("data").get("dictionary"):
             epochs = self.capacity.epochs
             enough = "enough" if epochs >= HINT_EPOCHS else "too few"
             reason = f"about {amount(epochs, 'epoch')} are {enough} for learning to use translations in the source"
@@ -212,18 +214,11 @@ class _Planner:
         return is_new and has_subwords and is_free and self.capacity.epochs < BIGRAM_EPOCHS
 
     @property
-    def _is_pretrained(self) -> bool:
-        """Whether the base model was imported from another project."""
-        tokenizer = self.choices.section("tokenizer")
-        is_imported = tokenizer.get("type") == "imported" and not tokenizer.get("from")
-        return is_imported and bool(self.choices.section("finetuning"))
-
-    @property
     def _has_few_labels(self) -> bool:
         """Whether a classifier with a pretrained base has few texts per label, and its budget is in minutes."""
         facts, problem = self.facts, self.choices.section("model").get("problem_type", "single_label_classification")
         is_few = facts.n_examples <= FEW_LABELS * facts.n_labels and problem == "single_label_classification"
-        return is_few and self._is_pretrained and "minutes" in self.choices.section("training")
+        return is_few and self.choices.is_pretrained and "minutes" in self.choices.section("training")
 
     def _token_dropout(self) -> tuple[float, str]:
         if self.choices.section("distillation"):
@@ -234,26 +229,9 @@ class _Planner:
         excludes = self.choices.section("lora") or self.choices.section("training").get("ema_decay")
         keeps_old = bool(self.choices.section("finetuning").get("keep_old"))
         if keeps_old and not excludes:
-            self._suggest("finetuning.base_weight", 0.1, "a mean with the weights of the base forgets less (measured)")
-        if self.choices.section("lora") or self._is_pretrained:
-            has_adapters = bool(self.choices.section("lora"))
-            full = PRETRAINED_RATE
-            if self.facts.task == "classify":
-                full = NARROW_RATE if self.choices.number("model.d_model") < WIDTH_OF_BERT else FINE_RATE
-            usual = PRETRAINED_LORA_RATE if has_adapters else full
-            rate = usual if self._is_pretrained else LORA_RATE
-            adamw: Table = {"type": "adamw", "learning_rate": rate, "weight_decay": 0.0}
-            reason = f"learning rate {rate:g}, for {'adapters' if has_adapters else 'a pretrained model'}"
-            self.choices.suggest_type("optimizer", adamw, reason)
-            if self.facts.task == "classify":
-                if self._is_pretrained and not self.choices.section("finetuning").keys() & NEEDS_EMBEDDINGS:
-                    reason = "pretrained token embeddings are good already, and freezing them makes steps faster"
-                    self._suggest("finetuning.freeze_embeddings", True, reason)
-                self._choose_schedule(0.95, "a decay for nearly the whole run worked best in experiments")
-            elif has_adapters and self._is_pretrained:
-                self._choose_schedule(0.95, "the learning rate decays for nearly the whole run, as in peft's examples")
-            else:
-                self._choose_schedule(0.6, "the number of steps need not be known until the cooldown begins")
+            self._suggest("finetuning.base_weight", 0.15, "a mean with the weights of the base forgets less (measured)")
+        if self.choices.section("lora") or self.choices.is_pretrained:
+            self._choose_optimizer_of_pretrained()
             return
         if self.facts.task == "classify":
             self._choose_optimizer_of_classifier()
@@ -268,6 +246,27 @@ class _Planner:
             self._suggest("optimizer.adamw.learning_rate", KEEPING_RATE if keeps_old else 0.02, reason)
             self._suggest("optimizer.adamw.betas", (0.9, 0.98), "the other settings were tuned with these values")
         self._choose_schedule(0.6, "the number of steps need not be known until the cooldown begins")
+
+    def _choose_optimizer_of_pretrained(self) -> None:
+        """Choose AdamW, with the usual learning rate for a pretrained model or for adapters."""
+        has_adapters = bool(self.choices.section("lora"))
+        full = PRETRAINED_RATE
+        if self.facts.task == "classify":
+            full = NARROW_RATE if self.choices.number("model.d_model") < WIDTH_OF_BERT else FINE_RATE
+        usual = PRETRAINED_LORA_RATE if has_adapters else full
+        rate = usual if self.choices.is_pretrained else LORA_RATE
+        adamw: Table = {"type": "adamw", "learning_rate": rate, "weight_decay": 0.0}
+        reason = f"learning rate {rate:g}, for {'adapters' if has_adapters else 'a pretrained model'}"
+        self.choices.suggest_type("optimizer", adamw, reason)
+        if self.facts.task == "classify":
+            if self.choices.is_pretrained and not self.choices.section("finetuning").keys() & NEEDS_EMBEDDINGS:
+                reason = "pretrained token embeddings are good already, and freezing them makes steps faster"
+                self._suggest("finetuning.freeze_embeddings", True, reason)
+            self._choose_schedule(0.95, "a decay for nearly the whole run worked best in experiments")
+        elif has_adapters and self.choices.is_pretrained:
+            self._choose_schedule(0.95, "the learning rate decays for nearly the whole run, as in peft's examples")
+        else:
+            self._choose_schedule(0.6, "the number of steps need not be known until the cooldown begins")
 
     def _choose_optimizer_of_classifier(self) -> None:
         """Choose AdamW with a low learning rate: in experiments, Muon overfitted by 0.02 nats more after 5 epochs."""
@@ -287,6 +286,10 @@ class _Planner:
         """React to overfitting only if the budget is in minutes. A budget in steps or epochs is spent in full."""
         if self.capacity.counted_tokens is None:
             self._suggest("training.cooldown_on_overfitting", True, "stops when the held-out loss rises")
+            has_no_teachers = not self.choices.section("distillation")
+            if self.facts.task == "translate" and has_no_teachers and self.capacity.epochs >= CONSISTENT_EPOCHS:
+                reason = f"with about {amount(self.capacity.epochs, 'epoch')}, worth more than fewer, faster steps"
+                self._suggest("training.consistency", 0.7, reason)
 
     def _choose_compilation(self) -> None:
         """Choose whether to compile. This comes last, since it may depend on the training time of the model."""
