@@ -9,14 +9,14 @@ from torch.nn import functional as F
 from penwright import losses
 from penwright.config import ModelSettings, Task
 from penwright.data.batches import IGNORED, Batch, LabelledBatch, PairBatch, TextBatch
-from penwright.losses import Teachers, summed_loss, vocabulary_loss
+from penwright.losses import Teachers, consistent_loss, summed_loss, vocabulary_loss
 from penwright.model import Model, make_model
 from penwright.model.block import Stack
-from penwright.model.transformer import EncoderDecoder, EncoderOnly
+from penwright.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 from penwright.native import cross_entropy
 
 
-def reference_loss(hidden: Tensor, output: nn.Linear, targets: Tensor, smoothing: float) -> Tensor:
+def reference_loss(hidden: Tensor, output: nn.Module, targets: Tensor, smoothing: float) -> Tensor:
     return F.cross_entropy(output(hidden), targets, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing)
 
 
@@ -176,6 +176,26 @@ def test_student_converges_to_its_teachers(task: Task) -> None:
     assert all(parameter.grad is None for teacher in teachers for parameter in teacher.parameters())
 
 
+@pytest.mark.parametrize("task", ["generate", "translate"])
+def test_each_of_two_passes_learns_from_the_other(task: Task) -> None:
+    changes = {"dropout": 0.2, "tie_embeddings": "none"}
+    model, batch = make_model(task, 9, settings().model_copy(update=changes), 3).double(), BATCHES[task]
+    torch.manual_seed(3)
+    loss = consistent_loss(model, batch, 0.1, 0.7)
+    torch.manual_seed(3)
+    logits = _logits(model, batch.twice())
+    targets = batch.targets.flatten()
+    own = reference_loss(logits.flatten(0, 1), nn.Identity(), targets.repeat(2), 0.1)
+    one, other = logits.flatten(0, 1).log_softmax(-1).chunk(2)
+    assert not torch.allclose(one, other), "dropout makes the passes differ"
+    exchanged = -(other.detach().exp() * one).sum() - (one.detach().exp() * other).sum()
+    expected = (0.3 * own + 0.7 * exchanged) / 2
+    torch.testing.assert_close(loss, expected)
+    parameters = list(model.parameters())
+    for ours, theirs in zip(*(torch.autograd.grad(each, parameters) for each in (loss, expected)), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
 def test_teacher_gets_the_same_positions_and_padding_as_the_student() -> None:
     student, teacher = (make_model("classify", 9, settings(), 3) for _ in range(2))
     inputs_seen: list[tuple[Tensor, ...]] = []
@@ -191,18 +211,19 @@ def test_teacher_gets_the_same_positions_and_padding_as_the_student() -> None:
 
 def _entropy_of_their_mean(task: Task, teachers: Sequence[Model]) -> float:
     with torch.no_grad():
-        probabilities = torch.stack([_logits(task, teacher).softmax(-1) for teacher in teachers]).mean(0)
+        probabilities = torch.stack([_logits(teacher, BATCHES[task]).softmax(-1) for teacher in teachers]).mean(0)
     return float(-(probabilities * probabilities.log()).sum())
 
 
-def _logits(task: Task, model: Model) -> Tensor:
-    match model:
-        case EncoderDecoder():
-            return model(TOKENS, REAL, TOKENS)
-        case EncoderOnly():
-            return model(TOKENS, REAL)
-        case _:
-            return model(TOKENS)
+def _logits(model: Model, batch: Batch) -> Tensor:
+    match model, batch:
+        case EncoderDecoder(), PairBatch():
+            return model(batch.source, batch.source_padding, batch.target)
+        case EncoderOnly(), LabelledBatch():
+            return model(batch.tokens, batch.padding)
+        case DecoderOnly(), TextBatch():
+            return model(batch.tokens)
+    raise TypeError
 
 
 @pytest.mark.parametrize(

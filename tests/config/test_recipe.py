@@ -2,7 +2,7 @@
 
 import pytest
 
-from penwright.config import Recipe, Table, validate
+from penwright.config import Recipe, Table, merge, validate
 from penwright.errors import PenwrightError
 
 WHOLE: Table = {"data": {"train": ["a.txt"]}, "model": {}, "training": {"steps": 1}}
@@ -25,3 +25,16 @@ def test_prefix_space_needs_a_classifier_with_subword_tokens(task: str, kind: st
         return
     with pytest.raises(PenwrightError, match=complaint):
         validate(Recipe, settings, "the settings")
+
+
+@pytest.mark.parametrize(
+    ("task", "changes", "complaint"),
+    [
+        ("classify", {"training": {"consistency": 0.7}}, "consistency is only for models that generate, chat or"),
+        ("translate", {"training": {"consistency": 0.7}, "distillation": {"teachers": ["a"]}}, "both provide soft"),
+        ("translate", {"model": {"token_dropout": 0.1}}, "token_dropout is for classifiers only"),
+    ],
+)
+def test_settings_that_would_have_no_effect_are_refused(task: str, changes: Table, complaint: str) -> None:
+    with pytest.raises(PenwrightError, match=complaint):
+        validate(Recipe, merge({**WHOLE, "task": task}, changes), "the settings")

@@ -32,6 +32,15 @@ def vocab_txt(folder: Path) -> Path:
     return folder / "vocab.txt"
 
 
+def test_vocab_txt_with_capital_letters_is_cased(tmp_path: Path) -> None:
+    words = ["The", "the", "cat", "##s", "sat", ".", "?", "-"]
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL, *words]) + "\n", encoding="utf-8")
+    cased = read_tokenizer_source(str(tmp_path / "vocab.txt"))
+    assert cased.decode(cased.encode("The cats sat. the cat - the cats?")) == "The cats sat. the cat - the cats?"
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}', encoding="utf-8")
+    assert read_tokenizer_source(str(tmp_path)).encode("The") == cased.encode("the") != cased.encode("The")
+
+
 def byte_level(folder: Path) -> Path:
     """Save a tokenizer.json without special tokens."""
     library = LibraryTokenizer(models.BPE())

@@ -25,6 +25,7 @@ TASKS: dict[str, list[object]] = {
     "characters": ["novel.txt", *options(tokenizer__type="characters")],
     "bpe": ["novel.txt", *options(tokenizer__type="bpe", tokenizer__vocab_size=300)],
     "translate": ["pairs.tsv"],
+    "consistent": ["pairs.tsv", *options(training__consistency=0.7)],
     "classify": ["labels.csv", *options(model__ngrams="true", model__token_dropout=0.2)],
     "encode": ["novel.txt", "--task", "encode"],
     "chat": ["chat.jsonl"],

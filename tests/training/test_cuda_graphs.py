@@ -72,6 +72,20 @@ def test_graphs_give_the_same_weights(
         torch.testing.assert_close(weights[name], tensor, rtol=1e-4, atol=1e-6)
 
 
+def test_graphs_are_captured_again_when_consistency_begins(
+    make_trainer: MakeTrainer, use_graphs: Callable[[Record], None]
+) -> None:
+    changes: Table = {"training": {"steps": 12, "consistency": 0.7}}
+    expected_losses, expected = losses_and_weights(make_trainer(**changes))
+    recorder = Recorder()
+    use_graphs(recorder)
+    losses, weights = losses_and_weights(make_trainer(**changes))
+    assert recorder.n_recorded == 3  # the gradients before and after the change, and the update
+    assert losses == pytest.approx(expected_losses, rel=1e-5)
+    for name, tensor in expected.items():
+        torch.testing.assert_close(weights[name], tensor, rtol=1e-4, atol=1e-5)
+
+
 def test_full_memory_frees_the_graphs_and_repeats_the_step(
     make_trainer: MakeTrainer, use_graphs: Callable[[Record], None]
 ) -> None:

@@ -209,6 +209,24 @@ def test_small_corpus_gets_the_smallest_model() -> None:
     assert plan_for(little, speed=1e16).recipe.model.size == LADDER[0]
 
 
+def test_only_translators_that_read_their_text_often_get_consistency() -> None:
+    few = PAIRS._replace(n_examples=2_000, n_bytes=140_000)
+    assert plan_for(few).epochs > 25 and plan_for(few).recipe.training.consistency == 0.7
+    assert plan_for(PAIRS, SPEED / 10).epochs < 25 and plan_for(PAIRS, SPEED / 10).recipe.training.consistency == 0
+    taught = plan_for(few, distillation={"teachers": ["runs/a"]})
+    in_steps = plan_for(few, training={"steps": 10_000})
+    assert taught.recipe.training.consistency == in_steps.recipe.training.consistency == 0
+    assert in_steps.epochs > 25
+
+
+def test_keeping_old_text_halves_the_learning_rate() -> None:
+    base: Table = {"base": "runs/old", "keep_old": 0.2}
+    kept, usual = plan_for(PAIRS, finetuning=base).recipe, plan_for(PAIRS).recipe
+    assert kept.finetuning and kept.finetuning.base_weight == 0.15
+    assert 2 * kept.optimizer.learning_rate == usual.optimizer.learning_rate
+    assert plan_for(PAIRS, finetuning=base, optimizer={"learning_rate": 0.1}).recipe.optimizer.learning_rate == 0.1
+
+
 def test_many_epochs_get_more_dropout() -> None:
     rates = [
         plan_for(SHAKESPEARE, model={"size": "mini"}, training={"epochs": epochs}).recipe.model.dropout

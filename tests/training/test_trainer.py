@@ -45,6 +45,14 @@ def test_another_seed_gives_other_weights(make_trainer: MakeTrainer) -> None:
         assert_same_weights(train(make_trainer()), train(make_trainer(seed=2)))
 
 
+def test_consistency_begins_in_the_middle(make_trainer: MakeTrainer) -> None:
+    plain, consistent = make_trainer(), make_trainer(training={"consistency": 0.7})
+    for one, other in zip(plain.steps(), consistent.steps(), strict=True):
+        assert consistent.is_consistent == (other.step > 3)
+        assert (one.loss == other.loss) == (other.step <= 3)
+        assert one.n_targets == other.n_targets
+
+
 def test_accumulated_batches_equal_one_large_batch(make_trainer: MakeTrainer) -> None:
     no_dropout = {"dropout": 0.0}
     four = train(make_trainer(model=no_dropout, training={"batch_tokens": 16, "accumulate": 4}))
@@ -69,19 +77,20 @@ def test_uneven_batches_are_weighted_by_their_targets(make_trainer: MakeTrainer)
     assert split.grad_norm == pytest.approx(together.grad_norm, abs=1e-4)
 
 
+@pytest.mark.parametrize("consistency", [0.0, 0.7])
 @pytest.mark.parametrize("machine", [CPU, CPU_BFLOAT16], ids=["float32", "bfloat16"])
 def test_resume_is_bit_for_bit_equal_to_an_uninterrupted_run(
-    machine: Machine, make_trainer: MakeTrainer, tmp_path: Path
+    machine: Machine, consistency: float, make_trainer: MakeTrainer, tmp_path: Path
 ) -> None:
-    settings = {"machine": machine, "training": {"steps": 6, "ema_decay": 0.9}}
+    settings = {"machine": machine, "training": {"steps": 6, "ema_decay": 0.9, "consistency": consistency}}
     uninterrupted = train(make_trainer(**settings))
     interrupted = make_trainer(**settings)
     for report in interrupted.steps():
-        if report.step == 3:
+        if report.step == 4:
             break
     run = Run.create(tmp_path / "run")
     tensors, state = interrupted.save()
-    run.checkpoints.save(3, interrupted.weights(), tensors, state)
+    run.checkpoints.save(4, interrupted.weights(), tensors, state)
     torch.manual_seed(99)  # as in another process
     resumed = make_trainer(**settings)
     resumed.load(run.checkpoints.newest()[0])
@@ -196,6 +205,21 @@ def test_early_cooldown_follows_the_clock_and_never_runs_longer(
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.05, 0.1])
+def test_longer_steps_of_consistency_keep_to_the_budget(on_a_clock: OnAClock) -> None:
+    schedule = {"type": "wsd", "cooldown_fraction": 0.6}
+
+    def pace(trainer: Trainer, _: float) -> float:
+        if trainer.budget.progress >= 0.5 and not trainer.is_consistent:
+            trainer._begin_consistency()
+        return 0.2 if trainer.is_consistent else 0.1
+
+    trainer, seconds = on_a_clock(schedule, 1, pace)
+    trainer.settings = trainer.settings.model_copy(update={"consistency": 0.7})
+    factors = [report.factor for report in trainer.steps()]
+    assert seconds[0] == pytest.approx(60, rel=0.03)
+    assert max(abs(one - other) for one, other in pairwise(factors)) < 0.05 and factors[-1] < 0.05
+
+
 def test_short_cooldown_keeps_its_requested_fraction(fraction: float, on_a_clock: OnAClock) -> None:
     trainer, _ = on_a_clock({"type": "wsd", "cooldown_fraction": fraction}, 1, lambda *_: 0.15)
     trainer.state.reserved_seconds = 0.1

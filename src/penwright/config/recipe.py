@@ -273,6 +273,8 @@ class Recipe(Settings):
             )
         if self.data.dictionary is not None and self.task != "translate":
             raise ValueError(f"[data] dictionary is for translators only, not for the task {self.task}")
+        if self.model.token_dropout and self.task != "classify":
+            raise ValueError(f"[model] token_dropout is for classifiers only, not for the task {self.task}")
         if self.model.balanced and self.model.problem_type != "single_label_classification":
             raise ValueError("[model] balanced (--balance) is only for classifiers that give each text one label")
         if self.finetuning and self.finetuning.base_weight and (self.lora or self.training.ema_decay):

@@ -101,10 +101,14 @@ def _ids_of(file: Table) -> dict[str, int]:
 
 
 def wordpiece(vocabulary: str, settings: Table) -> Table:
-    """Build a tokenizer.json from a vocab.txt and the settings in tokenizer_config.json."""
+    """Build a tokenizer.json from a vocab.txt and the settings in tokenizer_config.json.
+
+    Without the setting, texts are lower-cased unless the vocabulary has capital letters.
+    """
     pieces = vocabulary.removesuffix("\n").split("\n")
     ids = {piece.removesuffix("\r"): number for number, piece in enumerate(pieces)}
     unknown = _name(settings.get("unk_token", "[UNK]"))
+    is_cased = any(piece != piece.lower() for piece in ids if not piece.startswith("["))  # "[" as in [CLS], [unused0]
     specials = [
         _name(settings.get(f"{role}_token", f"[{role.upper()}]")) for role in ("pad", "unk", "cls", "sep", "mask")
     ]
@@ -116,7 +120,7 @@ def wordpiece(vocabulary: str, settings: Table) -> Table:
             "clean_text": True,
             "handle_chinese_chars": settings.get("tokenize_chinese_chars", True),
             "strip_accents": settings.get("strip_accents"),
-            "lowercase": settings.get("do_lower_case", True),
+            "lowercase": settings.get("do_lower_case", not is_cased),
         },
         "pre_tokenizer": {"type": "BertPreTokenizer"},
         "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},

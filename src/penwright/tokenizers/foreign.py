@@ -18,6 +18,7 @@ SPACE = "\u2581"  # the character that stands for a space in SentencePiece piece
 # Prefix added to the names of special tokens. Since no text contains it, no text is encoded as a special token.
 HIDDEN = "\uffff"
 FIRST = '"prepend_scheme": "first"'  # in tokenizer.json: a space is added only before the first text of a prompt
+CLOSING = (".", ",", "?", "!")  # before these WordPiece tokens, `cleanup` in tokenizer.json omits the space
 SPECIAL = re.compile(r"__\w+__|>>.+<<|<.+>|madeupword\d+")  # names of tokens that represent no text
 TokenId = Annotated[int, Field(ge=0, lt=MOST_PIECES)]
 TokenIds = tuple[TokenId, ...]
@@ -215,7 +216,13 @@ class ForeignTokenizer(Tokenizer):
         if model["type"] == "WordPiece":
             self.kind, self.prefix_space = "wordpiece", True
             prefix = model.get("continuing_subword_prefix") or "##"
-            return lambda piece: (piece.removeprefix(prefix) if piece.startswith(prefix) else f" {piece}").encode()
+            closing = CLOSING if any(part.get("cleanup") for part in parts_of(self._plain, "decoder")) else ()
+
+            def spell(piece: str) -> bytes:
+                is_joined = piece.startswith(prefix) or piece in closing
+                return (piece.removeprefix(prefix) if is_joined else f" {piece}").encode()
+
+            return spell
         if "ByteLevel" in types:
             self.kind, self.prefix_space = "bpe", any(part.get("add_prefix_space") for part in splitters)
             return lambda piece: b"".join(BYTE_OF.get(letter) or letter.encode() for letter in piece)

@@ -23,6 +23,10 @@ from penwright.training.trainer import StepReport, Trainer
 ASCII_STAND_INS = str.maketrans("━▁▂▃▄▅▆▇█░▒▓…→←↵␣⟨⟩", "-_.:-=+*#.:%~><|_<>")
 SPARKS = "▁▂▃▄▅▆▇█"
 LOG_EVERY = 15.0  # seconds between log lines
+CONSISTENCY_BEGINS = (
+    "from now on, each batch passes through the model twice, with different dropout (training.consistency). Steps take "
+    "longer, and the loss rises, since it also measures how much the two passes differ"
+)
 SHOWN = 400  # maximum number of characters to print of a prompt, a completion or a reference
 
 
@@ -63,6 +67,7 @@ class _Progress(Observer):
         self._reset()
 
     def _reset(self) -> None:
+        self.is_consistent = False  # whether the loss includes the disagreement of two passes
         self.losses: list[float] = []
         self.mean_loss: float | None = None
         self.began: tuple[float, int] | None = None  # elapsed seconds and number of target tokens at the first step
@@ -87,6 +92,9 @@ class _Progress(Observer):
             self._reset()
         if self.began is None:
             self.began = (trainer.state.seconds, trainer.state.targets)
+        if trainer.is_consistent and not self.is_consistent:
+            self.is_consistent, self.mean_loss = True, None
+            self.message(CONSISTENCY_BEGINS)
         if isfinite(report.loss):  # skipped steps have no finite loss
             self.mean_loss = report.loss if self.mean_loss is None else 0.95 * self.mean_loss + 0.05 * report.loss
 

@@ -101,6 +101,11 @@ class Trainer:
         """The counters of the run."""
         return self.budget.state
 
+    @property
+    def is_consistent(self) -> bool:
+        """Whether each batch passes through the model twice: see `TrainingSettings.consistency`."""
+        return self._loss.consistency > 0
+
     def steps(self) -> Iterator[StepReport]:
         """Take all optimizer steps, and yield a report after each step."""
         self.began = monotonic() - self.state.seconds
