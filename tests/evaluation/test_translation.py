@@ -54,3 +54,11 @@ def test_bleu_is_described_in_words() -> None:
     assert bleu_in_words(17.0) == "the gist is hard to get"
     assert bleu_in_words(9.99) == "almost useless"
     assert "human" in bleu_in_words(72.0)
+
+
+def test_tokenized_references_are_noted_instead_of_warnings(caplog: pytest.LogCaptureFixture) -> None:
+    texts = [f"cat {number} sat on the mat ." for number in range(120)]
+    bleu, _ = translation_scores(texts, texts)
+    assert bleu.note.endswith("the references are tokenized, so scores on raw text differ") and not caplog.records
+    raw = [text.replace(" .", ".") for text in texts]
+    assert "tokenized" not in translation_scores(texts, raw)[0].note

@@ -24,8 +24,10 @@ def translation_scores(hypotheses: Sequence[str], references: Sequence[str]) -> 
     bleu, chrf = bleu_for(references), CHRF()
     bleu_score = bleu.corpus_score(list(hypotheses), [list(references)]).score
     chrf_score = chrf.corpus_score(list(hypotheses), [list(references)]).score
+    n_tokenized = sum(reference.endswith(" .") for reference in references)
+    remark = "; the references are tokenized, so scores on raw text differ" if n_tokenized > len(references) / 2 else ""
     return (
-        Score("BLEU", float(bleu_score), True, str(bleu.get_signature())),
+        Score("BLEU", float(bleu_score), True, f"{bleu.get_signature()}{remark}"),
         Score("chrF", float(chrf_score), True, str(chrf.get_signature())),
     )
 
@@ -40,8 +42,10 @@ def bleu_for(references: Sequence[str]) -> BLEU:
     letters = max(1, sum(map(str.isalpha, text)))
     han, kana, others = (len(script.findall(text)) for script in (HAN, KANA, OTHERS))
     if han + kana + others < MUCH * letters:
-        return BLEU(tokenize="13a")
-    return BLEU(tokenize="zh" if han > 20 * (kana + others) else "char")
+        tokenize = "13a"
+    else:
+        tokenize = "zh" if han > 20 * (kana + others) else "char"
+    return BLEU(tokenize=tokenize, force=True)  # `force` turns off a warning about tokenized translations
 
 
 def bleu_in_words(value: float) -> str:
