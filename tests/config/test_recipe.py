@@ -30,11 +30,19 @@ def test_prefix_space_needs_a_classifier_with_subword_tokens(task: str, kind: st
 @pytest.mark.parametrize(
     ("task", "changes", "complaint"),
     [
-        ("classify", {"training": {"consistency": 0.7}}, "consistency is only for models that generate, chat or"),
-        ("translate", {"training": {"consistency": 0.7}, "distillation": {"teachers": ["a"]}}, "both provide soft"),
-        ("translate", {"model": {"token_dropout": 0.1}}, "token_dropout is for classifiers only"),
+        ("translate", {}, None),
+        ("classify", {}, "not possible for the task classify: set training.consistency to 0"),
+        ("translate", {"distillation": {"teachers": ["a"]}}, r"cannot be combined with \[distillation\]"),
+        ("translate", {"model": {"dropout": 0.0}}, "needs dropout, so that two passes differ"),
     ],
 )
-def test_settings_that_would_have_no_effect_are_refused(task: str, changes: Table, complaint: str) -> None:
+def test_consistency_needs_dropout_and_a_vocabulary_but_no_teachers(
+    task: str, changes: Table, complaint: str | None
+) -> None:
+    consistent: Table = {"task": task, "training": {"consistency": 0.7}, "model": {"dropout": 0.1}}
+    settings = merge(WHOLE, merge(consistent, changes))
+    if complaint is None:
+        assert validate(Recipe, settings, "the settings").training.consistency == 0.7
+        return
     with pytest.raises(PenwrightError, match=complaint):
-        validate(Recipe, merge({**WHOLE, "task": task}, changes), "the settings")
+        validate(Recipe, settings, "the settings")

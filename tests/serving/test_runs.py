@@ -364,6 +364,12 @@ def test_loss_spike_gives_one_alert_with_its_step() -> None:
     assert (alert.kind, alert.step) == ("spike", 410) and "to 6" in alert.text
 
 
+def test_change_of_the_loss_by_consistency_is_no_spike() -> None:
+    steps = curve([3 - 0.01 * at + 0.02 * (at % 2) for at in range(40)] + [5.0] * 40)
+    assert [alert.kind for alert in alerts(steps, [])] == ["spike"]
+    assert alerts(steps[:40] + [{**each, "consistent": True} for each in steps[40:]], []) == []
+
+
 def test_text_that_was_not_read_once_is_not_overfitted() -> None:
     rising = evaluations(2, 3)
     assert [alert.kind for alert in alerts([], rising)] == ["over-fitting"]

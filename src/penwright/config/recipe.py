@@ -266,15 +266,10 @@ class Recipe(Settings):
                 '[training] bigram_init is only for new language models with [model] tie_embeddings = "none": a '
                 "shared embedding matrix cannot tell which of two tokens comes first"
             )
-        if self.training.consistency and (self.distillation or self.task in ("classify", "encode")):
-            raise ValueError(
-                "[training] consistency is only for models that generate, chat or translate, and cannot be combined "
-                "with [distillation]: both provide soft targets"
-            )
+        if self.training.consistency:
+            self._check_consistency()
         if self.data.dictionary is not None and self.task != "translate":
             raise ValueError(f"[data] dictionary is for translators only, not for the task {self.task}")
-        if self.model.token_dropout and self.task != "classify":
-            raise ValueError(f"[model] token_dropout is for classifiers only, not for the task {self.task}")
         if self.model.balanced and self.model.problem_type != "single_label_classification":
             raise ValueError("[model] balanced (--balance) is only for classifiers that give each text one label")
         if self.finetuning and self.finetuning.base_weight and (self.lora or self.training.ema_decay):
@@ -284,3 +279,15 @@ class Recipe(Settings):
                 "[lora] needs [finetuning]: an adapter changes a trained model. Name the model with --from RUN"
             )
         return self
+
+    def _check_consistency(self) -> None:
+        zero = "set training.consistency to 0"
+        if self.task in ("classify", "encode"):
+            raise ValueError(f"[training] consistency is not possible for the task {self.task}: {zero}")
+        if self.distillation:
+            raise ValueError(f"[training] consistency cannot be combined with [distillation] (teachers): {zero}")
+        model = self.model
+        if not (model.dropout or model.attention_dropout or model.feed_forward_dropout):
+            raise ValueError(
+                f"[training] consistency needs dropout, so that two passes differ: set model.dropout, or {zero}"
+            )

@@ -59,8 +59,8 @@ class TrainingSettings(Settings):
     accumulate: PositiveInt = 1  # number of batches per optimizer step (gradient accumulation)
     max_grad_norm: PositiveFloat | None = 1.0  # maximum gradient norm (clipping); None: off
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0  # label smoothing: probability spread over all classes
-    # in the second half of training, each batch passes through the model twice, with different dropout, and each pass
-    # learns from the probabilities of the other (R-Drop). This is the weight of these soft targets; 0: off
+    # R-Drop in the second half of training: each batch passes through the model twice, with different dropout. The
+    # probabilities of each pass are soft targets of the other. This is their weight; 0: off
     consistency: Annotated[float, Field(ge=0, lt=1)] = 0.0
     ema_decay: Annotated[float, Field(ge=0, lt=1)] = 0.0  # decay of the moving average of the weights (EMA); 0: off
     evaluate_every: PositiveInt | None = None  # steps between evaluations; None: ten evaluations per run

@@ -19,6 +19,7 @@ from penwright.tokenizers.sentencepiece import added_token, as_tokenizer_json, p
 Table = dict[str, Any]
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 USUAL = {role: f"[{role.upper()}]" for role in ("cls", "sep", "pad", "unk", "mask")}  # special tokens of BERT
+CASED = 0.01  # minimum share of pieces with capital letters in a vocabulary of cased text
 TWO_ENDS = ("roberta", "xlm-roberta")  # model types whose pairs are <s> a </s></s> b </s>
 ROLES: dict[Task, dict[str, tuple[str, ...]]] = {  # roles of the special tokens that begin and end a text
     "generate": {"start": ("bos", "eos"), "end": ("eos",), "pad": ("pad", "eos")},
@@ -103,12 +104,12 @@ def _ids_of(file: Table) -> dict[str, int]:
 def wordpiece(vocabulary: str, settings: Table) -> Table:
     """Build a tokenizer.json from a vocab.txt and the settings in tokenizer_config.json.
 
-    Without the setting, texts are lower-cased unless the vocabulary has capital letters.
+    Without `do_lower_case`, texts are lower-cased unless a share of CASED of the vocabulary has capital letters.
     """
     pieces = vocabulary.removesuffix("\n").split("\n")
     ids = {piece.removesuffix("\r"): number for number, piece in enumerate(pieces)}
     unknown = _name(settings.get("unk_token", "[UNK]"))
-    is_cased = any(piece != piece.lower() for piece in ids if not piece.startswith("["))  # "[" as in [CLS], [unused0]
+    n_capital = sum(piece != piece.lower() and piece[0] not in "[<" for piece in ids if piece)  # "[" as in [CLS]
     specials = [
         _name(settings.get(f"{role}_token", f"[{role.upper()}]")) for role in ("pad", "unk", "cls", "sep", "mask")
     ]
@@ -120,7 +121,7 @@ def wordpiece(vocabulary: str, settings: Table) -> Table:
             "clean_text": True,
             "handle_chinese_chars": settings.get("tokenize_chinese_chars", True),
             "strip_accents": settings.get("strip_accents"),
-            "lowercase": settings.get("do_lower_case", not is_cased),
+            "lowercase": settings.get("do_lower_case", n_capital < CASED * len(ids)),
         },
         "pre_tokenizer": {"type": "BertPreTokenizer"},
         "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},

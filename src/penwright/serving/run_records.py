@@ -1,7 +1,7 @@
 """The records of a run for the page, and alerts about problems in its curves."""
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from math import isfinite
 from statistics import median
 from typing import Literal, NamedTuple
@@ -70,8 +70,15 @@ def _more_skipped(before: Record, after: Record) -> bool:
 
 
 def _spikes(steps: Sequence[Record]) -> Iterator[Alert]:
-    """Yield an alert for each loss far above the preceding losses. Spikes close together share one alert."""
-    known = [(each["step"], each["loss"]) for each in steps if _is_number(each.get("loss"))]
+    """Yield an alert for each loss far above the preceding losses. Spikes close together share one alert.
+
+    The loss with `training.consistency` is another one, so the window starts anew.
+    """
+    for _, part in groupby(steps, lambda each: bool(each.get("consistent"))):
+        yield from _spikes_of([(each["step"], each["loss"]) for each in part if _is_number(each.get("loss"))])
+
+
+def _spikes_of(known: Sequence[tuple[int, float]]) -> Iterator[Alert]:
     quiet_from = 0
     for place in range(WINDOW, len(known)):
         before = [loss for _, loss in known[place - WINDOW : place]]

@@ -247,7 +247,7 @@ def hinted_pair(pair: Pair, glossary: Glossary, new_words: Mapping[bool, Sequenc
         used = [form for form in entry.targets if form[:4] in target and re.search(inflected(form), target)]
         hints += [(start, end, max(used, key=len))] if used else []
     hints = rng.sample(hints, min(len(hints), rng.randint(1, MOST_HINTS)))
-    if rng.random() < SYNTHETIC:
+    if any(new_words.values()) and rng.random() < SYNTHETIC:
         real, hints = hints, []
         for start, end, form in real:
             found = re.findall(inflected(form), target)

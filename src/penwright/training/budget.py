@@ -34,6 +34,7 @@ class TrainState:
     best_nats: float | None = None  # lowest held-out loss in the current budget, in nats
     evaluations_over_fitted: int = 0  # number of consecutive evaluations that are clearly worse than `best_nats`
     stopped_early: bool = False
+    is_consistent: bool = False  # whether `training.consistency` has begun in the current budget
     processes: int | None = None  # number of training processes; None in runs that did not record it
 
 
@@ -216,7 +217,7 @@ class Budget:
         state.evaluations_since_best = state.evaluations_over_fitted = 0
         state.best_nats, state.stopped_early = None, False  # a high learning rate raises the held-out loss at first
         state.ends_by_the_clock = state.ends_early = False
-        state.turn_step, state.turn_progress = 0, 0.0
+        state.turn_step, state.turn_progress, state.is_consistent = 0, 0.0, False
         steps = count_steps(self._settings, self._batches)
         state.total_steps = None if steps is None else state.step + steps
         self.measure_again()

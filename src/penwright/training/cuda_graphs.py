@@ -84,7 +84,7 @@ class TrainingGraphs:
         try:
             return [self.add_gradients(batch, divisor) for batch in batches]
         except torch.OutOfMemoryError as error:
-            if not self._batches:
+            if not (self._batches or self._updates):
                 raise
             self._give_up(error)
         for parameter in self._parameters:
@@ -95,6 +95,8 @@ class TrainingGraphs:
         """Free the graphs of the batches, which are captured again: the loss changes."""
         self._batches.clear()
         self._n_calls.clear()
+        if not self._updates:
+            self._pool = None  # a pool lives as long as its graphs
 
     def update(self, work: Callable[[], None]) -> None:
         """Run `work`, which updates the parameters with their gradients.

@@ -73,6 +73,7 @@ class StepLog(Observer):
             "learning rate": rate * self.reports[-1].factor,
             "skipped": state.skipped,
             "total_steps": state.total_steps,
+            **({"consistent": True} if trainer.is_consistent else {}),
         }
         self.run.append(STEPS, figures)
         self.reports.clear()

@@ -24,8 +24,8 @@ ASCII_STAND_INS = str.maketrans("━▁▂▃▄▅▆▇█░▒▓…→←�
 SPARKS = "▁▂▃▄▅▆▇█"
 LOG_EVERY = 15.0  # seconds between log lines
 CONSISTENCY_BEGINS = (
-    "from now on, each batch passes through the model twice, with different dropout (training.consistency). Steps take "
-    "longer, and the loss rises, since it also measures how much the two passes differ"
+    "each batch now passes through the model twice, with different dropout (training.consistency). Steps take longer, "
+    "and the loss is higher, since it also measures how much the two passes differ"
 )
 SHOWN = 400  # maximum number of characters to print of a prompt, a completion or a reference
 

@@ -29,7 +29,7 @@ from penwright.training.distributed.parallel import Parallelism, ShardedSaver, f
 from penwright.training.distributed.ranks import is_lost_connection, synchronized
 from penwright.training.optimizers import BaseAverage, Optimizers, WeightAverage
 
-# fraction of the budget after which `training.consistency` applies: in experiments, earlier was no better
+# fraction of the budget after which `training.consistency` applies: before, more steps are worth more
 CONSISTENT_FROM = 0.5
 TOO_MANY_SKIPPED = 25  # number of consecutive skipped steps that ends the training
 # maximum share of a rank's memory for an unsharded gradient; FSDP2 accumulates larger gradients in shards
@@ -137,8 +137,12 @@ class Trainer:
         state = self.state
         self.ranks.seed_rng(self.seed, state.step)
         self.model.train()
-        if self._loss.consistency < self.settings.consistency and self.budget.progress >= CONSISTENT_FROM:
-            self._begin_consistency()
+        if self.settings.consistency and not self.is_consistent:
+            if not state.is_consistent and self.budget.progress >= CONSISTENT_FROM:
+                state.is_consistent = True
+                self.budget.measure_again()  # steps are slower from now on
+            if state.is_consistent:
+                self._begin_consistency()
         batches = self.prefetcher(state.step)
         n_targets = max(1, sum(batch.n_targets for batch in batches))  # the loss is a mean over these targets
         facts = self._add_gradients(batches, n_targets)
@@ -159,9 +163,8 @@ class Trainer:
         return StepReport(state.step, loss_value, grad_norm, factor, n_targets)
 
     def _begin_consistency(self) -> None:
-        """Change the loss for the rest of the run: see `TrainingSettings.consistency`. Steps will be slower."""
+        """Change the loss for the rest of the run: see `TrainingSettings.consistency`."""
         self._loss.consistency = self.settings.consistency
-        self.budget.measure_again()
         if self._graphs is not None:
             self._graphs.forget()
 

@@ -14,8 +14,8 @@ from penwright.training.auto.throughput import MeasureThroughput
 
 MANY_EPOCHS = 6.0  # minimum number of epochs at which classifiers did better with a higher token dropout
 CHARACTER_EPOCHS = 6.0  # epochs after which characters beat subwords (5 % worse after 3.5, 6 % better after 13)
-LORA_RATE = 1e-2  # learning rate of adapters (measured: better than 2e-3 after 40 steps)
-KEEPING_RATE = 0.01  # Muon's learning rate with `--keep-old`, half the usual one
+# learning rates (measured): of adapters, and of Muon with `--keep-old`, which is half the usual one
+LORA_RATE, KEEPING_RATE = 1e-2, 1e-2
 PRETRAINED_RATE, PRETRAINED_LORA_RATE = 1e-4, 1e-3  # usual learning rates for fine-tuning, in full and with adapters
 # Batch size in tokens and learning rate for pretrained models that become classifiers: BERT's values, and a higher
 # rate for models that are narrower than BERT (measured with MiniLM, whose width is 384).
@@ -28,7 +28,8 @@ MOST_BIGRAMMED, BIGRAM_EPOCHS = 8192, 8.0
 # Share of sentences with dictionary hints, and the minimum number of epochs at which a translator learns to use them:
 # they lowered BLEU by 1.9 after 3.3 epochs, and raised it by 1.1 after 26.
 HINTS, HINT_EPOCHS = 0.2, 15.0
-CONSISTENT_EPOCHS = 25.0  # minimum number of epochs at which a translator's passes should agree with each other
+# `training.consistency`: minimum number of epochs, and the share of them that is left, since steps take longer
+CONSISTENT_EPOCHS, CONSISTENT_PACE = 25.0, 0.75
 WARMUP_STEPS, WARMUP_SHARE = 50, 0.2  # number of warm-up steps, and their maximum share of all steps
 
 
@@ -42,8 +43,9 @@ def make_plan(facts: Facts, settings: Table, measure_throughput: MeasureThroughp
     recipe = _Planner(facts, choices, capacity).recipe()
     n_labels, batch_tokens = max(1, facts.n_labels), recipe.training.batch_tokens
     size = size_of(facts.task, capacity.vocab_size, recipe.model, batch_tokens, n_labels, recipe.lora)
-    tokens, minutes = capacity.epochs * capacity.corpus_tokens, capacity.minutes_wanted()
-    return Plan(recipe, tuple(choices.made), size, capacity.epochs, minutes, tokens, capacity.vocab_size)
+    epochs = capacity.epochs * (CONSISTENT_PACE if recipe.training.consistency and recipe.training.minutes else 1.0)
+    tokens, minutes = epochs * capacity.corpus_tokens, capacity.minutes_wanted()
+    return Plan(recipe, tuple(choices.made), size, epochs, minutes, tokens, capacity.vocab_size)
 
 
 class _Planner:
@@ -192,17 +194,17 @@ class _Planner:
                 return 0.1, "a model overfits to teachers' predictions more slowly than to labels"
             return 0.3, "small labelled sets overfit quickly"
         epochs = self.capacity.epochs
-        # pairs (maximum number of epochs, dropout); measured with weight decay, for up to 15 epochs
-        rates = [(3.3 if self.capacity.is_short else 1.7, 0.0), (15.0, 0.1), (50.0, 0.2)]
+        rates = [(3.3 if self.capacity.is_short else 1.7, 0.0), (15.0, 0.1), (50.0, 0.2)]  # maximum of epochs, dropout
         return next((rate for limit, rate in rates if epochs < limit), 0.3), f"for about {amount(epochs, 'epoch')}"
 
     def _choose_hints(self) -> None:
-        """Choose the share of sentences with dictionary hints. They were tried only without a base and teachers."""
-        if self.choices.is_new and self.choices.section("data").get("dictionary"):
-            epochs = self.capacity.epochs
-            enough = "enough" if epochs >= HINT_EPOCHS else "too few"
-            reason = f"about {amount(epochs, 'epoch')} are {enough} for learning to use translations in the source"
-            self._suggest("data.dictionary_hints", HINTS if epochs >= HINT_EPOCHS else 0.0, reason)
+        """Choose the share of sentences with dictionary hints: for new translators with a tokenizer of their own."""
+        has_own_tokenizer = not self.choices.section("tokenizer").get("from")  # others may not know the brackets
+        if self.choices.is_new and has_own_tokenizer and self.choices.section("data").get("dictionary"):
+            share, enough = (HINTS, "enough") if self.capacity.epochs >= HINT_EPOCHS else (0.0, "too few")
+            epochs = amount(self.capacity.epochs, "epoch")
+            reason = f"about {epochs} are {enough} for learning to use translations in the source"
+            self._suggest("data.dictionary_hints", share, reason)
 
     @property
     def _starts_from_bigrams(self) -> bool:
@@ -286,10 +288,9 @@ class _Planner:
         """React to overfitting only if the budget is in minutes. A budget in steps or epochs is spent in full."""
         if self.capacity.counted_tokens is None:
             self._suggest("training.cooldown_on_overfitting", True, "stops when the held-out loss rises")
-            has_no_teachers = not self.choices.section("distillation")
-            if self.facts.task == "translate" and has_no_teachers and self.capacity.epochs >= CONSISTENT_EPOCHS:
-                reason = f"with about {amount(self.capacity.epochs, 'epoch')}, worth more than fewer, faster steps"
-                self._suggest("training.consistency", 0.7, reason)
+            has_dropout = self.facts.task == "translate" and self.choices.number("model.dropout") > 0
+            if has_dropout and self.choices.is_new and self.capacity.epochs >= CONSISTENT_EPOCHS:
+                self._suggest("training.consistency", 0.7, "worth more than many more epochs (measured)")
 
     def _choose_compilation(self) -> None:
         """Choose whether to compile. This comes last, since it may depend on the training time of the model."""
