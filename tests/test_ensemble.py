@@ -45,6 +45,14 @@ def test_members_share_the_held_out_part_and_teach_one_student(settings: Table, 
     assert all(run.is_finished for run in runs)
 
 
+def test_only_members_are_trained_with_consistency(settings: Table, tmp_path: Path) -> None:
+    consistent = merge(settings, {"training": {"consistency": 0.5}, "model": {"dropout": 0.1}})
+    for _ in range(2):  # the second time, the settings are compared with those of the runs
+        ensemble.train_ensemble(consistent, 2, tmp_path / "all", no_observers)
+    runs = [Run.open(tmp_path / name) for name in ("all-member-1", "all-member-2", "all")]
+    assert [run.recipe.training.consistency for run in runs] == [0.5, 0.5, 0.0]
+
+
 def test_repeated_call_resumes_a_stopped_ensemble(
     settings: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

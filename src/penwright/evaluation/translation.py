@@ -41,11 +41,9 @@ def bleu_for(references: Sequence[str]) -> BLEU:
     text = "".join(references)
     letters = max(1, sum(map(str.isalpha, text)))
     han, kana, others = (len(script.findall(text)) for script in (HAN, KANA, OTHERS))
-    if han + kana + others < MUCH * letters:
-        tokenize = "13a"
-    else:
-        tokenize = "zh" if han > 20 * (kana + others) else "char"
-    return BLEU(tokenize=tokenize, force=True)  # `force` turns off a warning about tokenized translations
+    without_spaces = "zh" if han > 20 * (kana + others) else "char"
+    tokenizer = "13a" if han + kana + others < MUCH * letters else without_spaces
+    return BLEU(tokenize=tokenizer, force=True)  # `force` turns off a warning about tokenized translations
 
 
 def bleu_in_words(value: float) -> str:

@@ -67,13 +67,13 @@ def student_settings(settings: Table, members: Sequence[Path]) -> Table:
     """Return the settings of the student, whose context must not be longer than that of the members."""
     context = {"model": {"context_length": Run.open(members[0]).recipe.model.context_length}}
     teachers = {"distillation": {"teachers": [str(member) for member in members]}}
-    if settings.get("training", {}).get("consistency"):  # only the members have it: the student gets soft targets
-        teachers |= {"training": {"consistency": 0.0}}
     return merge(context, _student_base(settings), teachers)
 
 
 def _student_base(settings: Table) -> Table:
-    return merge(_with_shared_split(settings), _minutes(settings, 1 - MEMBERS_SHARE))
+    # only the members have consistency: the student's soft targets are those of its teachers
+    changes = {"training": {"consistency": 0.0}} if settings.get("training", {}).get("consistency") else {}
+    return merge(_with_shared_split(settings), _minutes(settings, 1 - MEMBERS_SHARE), changes)
 
 
 def _with_shared_split(settings: Table) -> Table:

@@ -290,7 +290,7 @@ class _Planner:
             self._suggest("training.cooldown_on_overfitting", True, "stops when the held-out loss rises")
             has_dropout = self.facts.task == "translate" and self.choices.number("model.dropout") > 0
             if has_dropout and self.choices.is_new and self.capacity.epochs >= CONSISTENT_EPOCHS:
-                self._suggest("training.consistency", 0.7, "worth more than many more epochs (measured)")
+                self._suggest("training.consistency", 0.7, "worth more than further epochs (measured)")
 
     def _choose_compilation(self) -> None:
         """Choose whether to compile. This comes last, since it may depend on the training time of the model."""
