@@ -103,7 +103,7 @@ class Trainer:
 
     @property
     def is_consistent(self) -> bool:
-        """Whether each batch passes through the model twice: see `TrainingSettings.consistency`."""
+        """Whether each batch passes through the model twice, with different dropout: see `consistent_loss`."""
         return self._loss.consistency > 0
 
     def steps(self) -> Iterator[StepReport]:
@@ -163,7 +163,7 @@ class Trainer:
         return StepReport(state.step, loss_value, grad_norm, factor, n_targets)
 
     def _begin_consistency(self) -> None:
-        """Change the loss for the rest of the run: see `TrainingSettings.consistency`."""
+        """Change the loss for the rest of the run: see `consistent_loss`."""
         self._loss.consistency = self.settings.consistency
         if self._graphs is not None:
             self._graphs.forget()
