@@ -62,13 +62,6 @@ def test_plan_of_a_translator_gives_a_share_of_its_best(penwright: Command, corp
     assert len(lows) > 1 and lows == sorted(lows), "more minutes, a higher share"
 
 
-def test_plan_advises_an_ensemble_for_a_translator_with_many_epochs(penwright: Command, corpora: Path) -> None:
-    options = ["plan", corpora / "pairs.tsv", "--task", "translate", "--size", "nano"]
-    few, many = penwright(*options, "--epochs", 2), penwright(*options, "--minutes", 60)
-    assert "--ensemble 2" in many.stdout
-    assert (few.returncode, "--ensemble" in few.stdout) == (0, False)
-
-
 def test_too_large_model_is_planned_but_not_trained(penwright: Command, corpora: Path, tmp_path: Path) -> None:
     options = [corpora / "novel.txt", "--size", "llama3-8b", "--minutes", 60]
     done = penwright("plan", *options)

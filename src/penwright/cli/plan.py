@@ -31,13 +31,10 @@ from penwright.text import amount, duration, in_words
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penwright.config import Recipe
     from penwright.training.auto.choices import Plan
     from penwright.training.auto.cluster import ClusterEstimate
     from penwright.workflows.forecast import Forecast
     from penwright.workflows.plan import Prepared
-
-MANY_EPOCHS = 50.0  # number of epochs from which two translators distilled into one are better than one (measured)
 IMPROVES = "should improve the model", "would hardly improve the model"
 NGpus = Annotated[int | None, typer.Option(help="Also estimate training time and memory on this many GPUs.", min=1)]
 GpuName = Annotated[str, typer.Option(help="Kind of GPU for --gpus: a100, h100, h200, b200, l40s or rtx4090.")]
@@ -85,20 +82,11 @@ def command(
         others = _alternatives(prepared, outlook)
         print_json({**plan_as_record(prepared), "outlook": outlook._asdict(), **others, **record})
         return
-    print(*plan_in_words(prepared), *_advice_on_ensemble(plan.recipe, plan.epochs), sep="\n")
+    print(*plan_in_words(prepared), sep="\n")
     print(f"training goes through the text about {amount(prepared.plan.epochs, 'time')}")
     print(*_forecast_in_words(outlook, prepared.plan.recipe.training.minutes), sep="\n")
     if estimate and gpus:
         print(*_estimate_in_words(estimate, plan, f"{gpus} {gpu}"), sep="\n")
-
-
-def _advice_on_ensemble(recipe: "Recipe", epochs: float) -> "Iterator[str]":
-    """Yield advice if two models, distilled into one, will probably translate better after the same time."""
-    if recipe.task == "translate" and recipe.training.minutes and recipe.finetuning is None and epochs >= MANY_EPOCHS:
-        yield (
-            f"better use of the time: after {amount(epochs, 'epoch')}, a single translator hardly improves. "
-            "Two models, distilled into one in the same time, translate better: --ensemble 2"
-        )
 
 
 def _estimate_in_words(estimate: "ClusterEstimate", plan: "Plan", gpus: str) -> "Iterator[str]":
