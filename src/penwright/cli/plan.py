@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from penwright.training.auto.cluster import ClusterEstimate
     from penwright.workflows.forecast import Forecast
     from penwright.workflows.plan import Prepared
+
 IMPROVES = "should improve the model", "would hardly improve the model"
 NGpus = Annotated[int | None, typer.Option(help="Also estimate training time and memory on this many GPUs.", min=1)]
 GpuName = Annotated[str, typer.Option(help="Kind of GPU for --gpus: a100, h100, h200, b200, l40s or rtx4090.")]
