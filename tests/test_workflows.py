@@ -165,6 +165,14 @@ def trained_run(text_and_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     return Path("run")
 
 
+def test_consistency_needs_dropout(trained_run: Path) -> None:
+    model = {"d_model": 16, "n_layers": 1, "n_heads": 1, "context_length": 32}
+    given = {"task": "generate", "data": {"train": ["novel.txt"]}, "training": {"steps": 2, "consistency": 0.7}}
+    train(prepare({**given, "model": {**model, "dropout": 0.1}}), Path("consistent"))
+    with pytest.raises(UsageError, match="consistency needs dropout, so that two passes differ"):
+        train(prepare({**given, "model": {**model, "dropout": 0.0}}), Path("without-dropout"))
+
+
 def test_bigram_init_lowers_the_first_loss_and_needs_two_tables(trained_run: Path) -> None:
     first_losses = []
     model = {"d_model": 16, "n_layers": 1, "n_heads": 1, "context_length": 32}

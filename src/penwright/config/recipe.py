@@ -286,8 +286,3 @@ class Recipe(Settings):
             raise ValueError(f"[training] consistency is not possible for the task {self.task}: {zero}")
         if self.distillation:
             raise ValueError(f"[training] consistency cannot be combined with [distillation] (teachers): {zero}")
-        model = self.model
-        if not (model.dropout or model.attention_dropout or model.feed_forward_dropout):
-            raise ValueError(
-                f"[training] consistency needs dropout, so that two passes differ: set model.dropout, or {zero}"
-            )
