@@ -281,8 +281,8 @@ class Recipe(Settings):
         return self
 
     def _check_consistency(self) -> None:
-        zero = "set training.consistency to 0"
+        remedy = "set training.consistency to 0"
         if self.task in ("classify", "encode"):
-            raise ValueError(f"[training] consistency is not possible for the task {self.task}: {zero}")
+            raise ValueError(f"[training] consistency is not possible for the task {self.task}: {remedy}")
         if self.distillation:
-            raise ValueError(f"[training] consistency cannot be combined with [distillation] (teachers): {zero}")
+            raise ValueError(f"[training] consistency cannot be combined with [distillation] (teachers): {remedy}")

@@ -59,9 +59,7 @@ class TrainingSettings(Settings):
     accumulate: PositiveInt = 1  # number of batches per optimizer step (gradient accumulation)
     max_grad_norm: PositiveFloat | None = 1.0  # maximum gradient norm (clipping); None: off
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0  # label smoothing: probability spread over all classes
-    consistency: Annotated[float, Field(ge=0, lt=1)] = (
-        0.0  # R-Drop in the second half: weight of the other pass; 0: off
-    )
+    consistency: Annotated[float, Field(ge=0, lt=1)] = 0.0  # weight of R-Drop in the second half of training; 0: off
     ema_decay: Annotated[float, Field(ge=0, lt=1)] = 0.0  # decay of the moving average of the weights (EMA); 0: off
     evaluate_every: PositiveInt | None = None  # steps between evaluations; None: ten evaluations per run
     patience: PositiveInt | None = None  # stop after this many evaluations without a better score; None: never

@@ -104,7 +104,7 @@ def _ids_of(file: Table) -> dict[str, int]:
 def wordpiece(vocabulary: str, settings: Table) -> Table:
     """Build a tokenizer.json from a vocab.txt and the settings in tokenizer_config.json.
 
-    Without `do_lower_case`, texts are lower-cased unless a share of CASED of the vocabulary has capital letters.
+    Without `do_lower_case`, texts are lower-cased unless at least the fraction CASED of the pieces has capital letters.
     """
     pieces = vocabulary.removesuffix("\n").split("\n")
     ids = {piece.removesuffix("\r"): number for number, piece in enumerate(pieces)}

@@ -174,7 +174,7 @@ class Budget:
             state.turn_step, state.turn_progress = shift
 
     def measure_again(self) -> None:
-        """Measure the throughput anew, since steps take longer or shorter from now on."""
+        """Restart the measurement of throughput, because the duration of a step has changed."""
         if self.clock is not None:
             self.clock.mark = None
 

@@ -92,7 +92,7 @@ class TrainingGraphs:
         return [self.add_gradients(batch, divisor) for batch in batches]
 
     def forget(self) -> None:
-        """Free the graphs of the batches, which are captured again: the loss changes."""
+        """Free the graphs of the batches, because the loss has changed. They will be captured again."""
         self._batches.clear()
         self._n_calls.clear()
         if not self._updates:

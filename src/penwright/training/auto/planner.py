@@ -194,12 +194,12 @@ class _Planner:
                 return 0.1, "a model overfits to teachers' predictions more slowly than to labels"
             return 0.3, "small labelled sets overfit quickly"
         epochs = self.capacity.epochs
-        rates = [(3.3 if self.capacity.is_short else 1.7, 0.0), (15.0, 0.1), (50.0, 0.2)]  # maximum of epochs, dropout
+        rates = [(3.3 if self.capacity.is_short else 1.7, 0.0), (15.0, 0.1), (50.0, 0.2)]  # (limit of epochs, dropout)
         return next((rate for limit, rate in rates if epochs < limit), 0.3), f"for about {amount(epochs, 'epoch')}"
 
     def _choose_hints(self) -> None:
         """Choose the share of sentences with dictionary hints: for new translators with a tokenizer of their own."""
-        has_own_tokenizer = not self.choices.section("tokenizer").get("from")  # others may not know the brackets
+        has_own_tokenizer = not self.choices.section("tokenizer").get("from")  # another one may lack the brackets
         if self.choices.is_new and has_own_tokenizer and self.choices.section("data").get("dictionary"):
             share, enough = (HINTS, "enough") if self.capacity.epochs >= HINT_EPOCHS else (0.0, "too few")
             epochs = amount(self.capacity.epochs, "epoch")
@@ -285,7 +285,7 @@ class _Planner:
         self.choices.suggest_type("schedule", schedule, reason)
 
     def _choose_over_fitting(self) -> None:
-        """React to overfitting only if the budget is in minutes. A budget in steps or epochs is spent in full."""
+        """React to overfitting, and choose consistency, only for budgets in minutes. Others are spent in full."""
         if self.capacity.counted_tokens is None:
             self._suggest("training.cooldown_on_overfitting", True, "stops when the held-out loss rises")
             has_dropout = self.facts.task == "translate" and self.choices.number("model.dropout") > 0
