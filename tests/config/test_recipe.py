@@ -43,3 +43,8 @@ def test_consistency_needs_a_vocabulary_and_no_teachers(task: str, changes: Tabl
         return
     with pytest.raises(PenwrightError, match=complaint):
         validate(Recipe, settings, "the settings")
+
+
+def test_token_dropout_is_only_for_classifiers() -> None:
+    with pytest.raises(PenwrightError, match="token_dropout is only for classifiers"):
+        validate(Recipe, {**WHOLE, "task": "translate", "model": {"token_dropout": 0.5}}, "the settings")

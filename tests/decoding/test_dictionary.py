@@ -200,6 +200,8 @@ def test_translator_trains_with_a_dictionary_and_uses_hints(pairs: Path, terms: 
     assert translator.alternatives(wheel, "das ", 2)
     resume(tmp_path / "run", {"training": {"steps": 2}})
     assert Run(tmp_path / "run").checkpoints.last_step() == 6
+    with pytest.raises(UsageError, match="dictionary_hints cannot change when a run is resumed"):
+        resume(tmp_path / "run", {"data": {"dictionary_hints": 0.0}})
     assert penwright.evaluate(tmp_path / "run", quiet=True)
     terms.write_text("dog\tHund\n", encoding="utf-8")
     with pytest.raises(PenwrightError, match=r"terms\.tsv changed since then"):

@@ -217,6 +217,8 @@ def test_only_translators_that_read_their_text_often_get_consistency() -> None:
     in_steps = plan_for(few, training={"steps": 10_000})
     assert taught.recipe.training.consistency == in_steps.recipe.training.consistency == 0
     assert in_steps.epochs > 25
+    without = plan_for(few, training={"consistency": 0.0})
+    assert plan_for(few).size.training_bytes > without.size.training_bytes  # both passes are in memory at once
 
 
 def test_keeping_old_text_halves_the_learning_rate() -> None:

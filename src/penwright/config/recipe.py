@@ -268,6 +268,8 @@ class Recipe(Settings):
             )
         if self.training.consistency:
             self._check_consistency()
+        if self.model.token_dropout and self.task != "classify":
+            raise ValueError("[model] token_dropout is only for classifiers: set it to 0")
         if self.data.dictionary is not None and self.task != "translate":
             raise ValueError(f"[data] dictionary is for translators only, not for the task {self.task}")
         if self.model.balanced and self.model.problem_type != "single_label_classification":

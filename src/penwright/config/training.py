@@ -83,3 +83,8 @@ class TrainingSettings(Settings):
                 f"give exactly one of steps, epochs, tokens and minutes (given: {', '.join(budgets) or 'none'})"
             )
         return self
+
+    @property
+    def tokens_at_once(self) -> int:
+        """The number of tokens in one forward pass. With `consistency`, each batch passes through the model twice."""
+        return (2 if self.consistency else 1) * self.batch_tokens

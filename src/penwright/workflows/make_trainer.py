@@ -176,7 +176,7 @@ def _with_parallelism(context: RunContext, machine: Machine) -> tuple[Recipe, st
         raise UsageError(
             f"training.parallelism={requested}: only language models and translators without LoRA can be sharded"
         )
-    tokens = recipe.training.batch_tokens // n_ranks
+    tokens = recipe.training.tokens_at_once // n_ranks
     size = size_of(recipe.task, context.tokenizer.vocab_size, recipe.model, tokens, n_labels)
     chosen, reason = choose_parallelism(size.training_bytes, memory_of_rank(machine.device), can_shard=can_shard)
     if requested != "auto":

@@ -42,6 +42,8 @@ def resume(folder: Path, changes: Table, observers: Sequence[Observer] = ()) -> 
     """Resume a run bit for bit. `changes` may extend the budget, or give new paths to the same data."""
     if set(changes) - CHANGEABLE:
         raise UsageError("a resumed run keeps its model: only [training], [data] and [decoding] can change")
+    if "dictionary_hints" in changes.get("data", {}):
+        raise UsageError("data.dictionary_hints cannot change when a run is resumed: it changes the training text")
     run = Run.open(folder)
     if run.checkpoints.all() and corpus_record(run).is_untrained:
         raise UsageError(f"{folder} was imported, so there is no training to resume. To train it further, use --from")
