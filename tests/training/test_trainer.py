@@ -1,17 +1,21 @@
+import warnings
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
+from torch._dynamo.exc import BackendCompilerFailed
 
 from penwright.config import Table
 from penwright.data.batches import TextBatch
-from penwright.errors import PenwrightError
+from penwright.errors import PenwrightError, PenwrightWarning
 from penwright.losses import summed_loss
+from penwright.model.block import Stack
 from penwright.model.weights import weights_of
 from penwright.run.folder import Run
 from penwright.training.auto.machine import Machine
+from penwright.training.optimizers import blocks_of
 from penwright.training.trainer import TOO_MANY_SKIPPED, StepReport, Trainer
 
 MakeTrainer = Callable[..., Trainer]
@@ -52,6 +56,36 @@ def test_consistency_begins_in_the_middle(make_trainer: MakeTrainer) -> None:
         assert consistent.is_consistent == (other.step > 3)
         assert (one.loss == other.loss) == (other.step <= 3)
         assert one.n_targets == other.n_targets
+
+
+def test_training_continues_without_compiled_code_if_compilation_fails(make_trainer: MakeTrainer) -> None:
+    def fail(*inputs: object) -> None:
+        raise BackendCompilerFailed(None, RuntimeError("cc1plus was killed"), None)
+
+    plain, trainer = (make_trainer(model={"dropout": 0.0}) for _ in range(2))
+    stack = next(module for module in trainer.model.modules() if isinstance(module, Stack))
+    stack.is_compiled, blocks_of(trainer.model)[0]._compiled_call_impl = True, fail
+    with pytest.warns(PenwrightWarning, match="compilation failed, so training continues without it.*killed"):
+        train(trainer)
+    assert trainer.state.step == 6 and not stack.is_compiled
+    assert_same_weights(trainer, train(plain))
+    blocks_of(trainer.model)[0]._compiled_call_impl = fail
+    trainer.state.step = 0
+    with pytest.raises(PenwrightError, match="compilation failed: cc1plus was killed"):
+        train(trainer)
+
+
+def test_compiler_that_ctrl_c_ended_is_not_reported(make_trainer: MakeTrainer) -> None:
+    def fail(*inputs: object) -> None:
+        raise BackendCompilerFailed(None, RuntimeError("cc1plus was killed"), None)
+
+    trainer = make_trainer()
+    next(module for module in trainer.model.modules() if isinstance(module, Stack)).is_compiled = True
+    blocks_of(trainer.model)[0]._compiled_call_impl = fail
+    trainer.should_stop = lambda: True
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert next(trainer.steps()).step == 1
 
 
 def test_accumulated_batches_equal_one_large_batch(make_trainer: MakeTrainer) -> None:

@@ -22,7 +22,13 @@ from penwright.model.block import Stack
 from penwright.model.lora import narrow, widened
 from penwright.model.weights import load_weights, weights_of
 from penwright.run.checkpoints import Checkpoint, DamagedCheckpoint, Record, Tensors, first_problem
-from penwright.training.auto.machine import Machine, compile_blocks, memory_of_rank
+from penwright.training.auto.machine import (
+    Machine,
+    compile_blocks,
+    is_failed_compilation,
+    memory_of_rank,
+    stop_compiling,
+)
 from penwright.training.budget import Budget, TrainState
 from penwright.training.cuda_graphs import training_graphs
 from penwright.training.distributed.parallel import Parallelism, ShardedSaver, full, gathered, like, parallelize
@@ -113,6 +119,10 @@ class Trainer:
             try:
                 report = self._step()
             except RuntimeError as error:
+                if is_failed_compilation(error):
+                    stop_compiling(self.model, error, self.ranks, is_stopping=self.should_stop())
+                    self.optimizers.zero_grad()
+                    continue  # repeat the step
                 if not is_lost_connection(error):
                     raise
                 self.ranks.end_after_loss(error, is_quiet=self.should_stop())

@@ -1,10 +1,12 @@
 """The machine that training runs on: its device and precision, and whether to compile, each chosen with a reason."""
 
+import logging
 import os
 from contextlib import AbstractContextManager
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import NamedTuple
+from warnings import warn
 
 import torch
 from torch import nn
@@ -12,7 +14,7 @@ from torch.fx.experimental import _config as shapes
 
 from penwright.config import TrainingSettings
 from penwright.devices import available_memory, keep_freed_memory, limit_threads, n_allowed, n_processors, usable_device
-from penwright.errors import PenwrightError, UsageError
+from penwright.errors import Interrupted, PenwrightError, PenwrightWarning, UsageError
 from penwright.model.attention import disable_cudnn_attention
 from penwright.model.block import Stack
 from penwright.native import toolchain
@@ -176,6 +178,8 @@ def compile_blocks(model: nn.Module, *, dynamic: bool) -> None:
     if missing:
         raise PenwrightError(f"training.compile is on, but {missing}. Add --set training.compile=off")
     toolchain.set_inductor_cache()
+    # torch logs the whole output of a C++ compiler that fails; `is_failed_compilation` recognizes the error
+    logging.getLogger("torch._functorch._aot_autograd.graph_compile").setLevel(logging.ERROR)
     shapes.use_duck_shape = False  # avoids a separate compilation for a batch whose length equals d_model
     torch._dynamo.config.optimize_ddp = False  # each block is compiled as a separate graph, so DDP need not split any
     for module in model.modules():
@@ -183,6 +187,36 @@ def compile_blocks(model: nn.Module, *, dynamic: bool) -> None:
             module.is_compiled, module.has_fixed_shapes = True, not dynamic
     for block in blocks_of(model):
         block.compile(dynamic=dynamic)
+
+
+def is_failed_compilation(error: RuntimeError) -> bool:
+    """Return whether this error of a step means that its code could not be compiled."""
+    return isinstance(error, torch._dynamo.exc.TorchDynamoException)
+
+
+def stop_compiling(model: nn.Module, error: RuntimeError, ranks: Ranks, *, is_stopping: bool) -> None:
+    """Undo `compile_blocks`, since compilation failed with this error, so that the step can be repeated without it.
+
+    Ctrl+C also ends a running compiler. With `is_stopping`, a failure is therefore no news.
+
+    Raises PenwrightError if nothing was compiled, or if there are other ranks, which cannot repeat the step.
+    """
+    stacks = [module for module in model.modules() if isinstance(module, Stack) and module.is_compiled]
+    if ranks.size > 1 and is_stopping:
+        raise Interrupted("stopped during compilation; everything saved so far is intact") from None
+    reason = str(getattr(error, "inner_exception", error)).strip().partition("\n")[0]
+    if ranks.size > 1 or not stacks:
+        raise PenwrightError(f"compilation failed: {reason}. Add --set training.compile=off") from error
+    for stack in stacks:
+        stack.is_compiled = False
+    for block in blocks_of(model):
+        block._compiled_call_impl = None
+    if not is_stopping:
+        warn(
+            f"compilation failed, so training continues without it, more slowly: {reason}",
+            PenwrightWarning,
+            stacklevel=3,
+        )
 
 
 def uncompiled() -> AbstractContextManager[None]:
