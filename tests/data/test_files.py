@@ -305,6 +305,17 @@ def test_large_file_is_examined_again_only_after_a_change(
     assert examine(path).text_sha256 != first.text_sha256
 
 
+def test_large_document_is_extracted_again_by_another_process(
+    tmp_path: Path, large_files: None, monkeypatch: pytest.MonkeyPatch
+):
+    path = write(tmp_path, b"<html><body><p>One.</p><p>Two.</p></body></html>", "page.html")
+    first = examine(path)
+    Path(first.copy).unlink()  # as at the end of a process
+    monkeypatch.setattr(blocks, "_copies", {})
+    monkeypatch.setattr(blocks, "_folder", lambda: tmp_path)
+    assert list(examine(path).lines()) == ["One.", "Two."]
+
+
 def test_damaged_cache_entry_is_computed_again(tmp_path: Path, large_files: None):
     path = write(tmp_path, LINES.encode())
     first = examine(path)

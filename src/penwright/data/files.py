@@ -36,7 +36,7 @@ from penwright.data.encoding import (
 )
 from penwright.data.readers.archives import docx_lines, epub_lines, odt_lines
 from penwright.data.readers.formats import HEAD as START
-from penwright.data.readers.formats import Format, detect_format
+from penwright.data.readers.formats import PLAIN, Format, detect_format
 from penwright.data.readers.markup import declared_encoding, html_lines, rtf_lines, segments
 from penwright.data.readers.pdf import pdf_lines
 from penwright.data.readers.spreadsheets import sheet_lines, sheets_read
@@ -154,14 +154,16 @@ class SourceFile:
 def examine(path: str | Path, encoding: str | None = None) -> SourceFile:
     """Read a file once to find its format, encoding and size. The text of documents is extracted.
 
-    For large files, the result is cached until the file changes. Raises PenwrightError if the file is missing, damaged
-    or not text.
+    For large text files, the result is cached until the file changes. Raises PenwrightError if the file is missing,
+    damaged or not text.
     """
     name, stored = str(path), stored_file(path)
-    if stored.stat().st_size < LARGE or str(stored) != name:
-        return _examine(stored, name, encoding)
+    kind = format_of(stored, name, check_encoding(encoding) if encoding else None) or PLAIN
+    # The text of a document is in a temporary copy, which is deleted when the process ends.
+    if not kind.is_decoded or stored.stat().st_size < LARGE or str(stored) != name:
+        return _examine(kind, stored, name, encoding)
     key = [*identity_of(stored), encoding or ""]
-    return replace(remember_file(key, lambda: _examine(stored, name, encoding)), path=name)
+    return replace(remember_file(key, lambda: _examine(kind, stored, name, encoding)), path=name)
 
 
 def remember_file(key: Sequence[object], make: Callable[[], SourceFile]) -> SourceFile:
@@ -171,15 +173,13 @@ def remember_file(key: Sequence[object], make: Callable[[], SourceFile]) -> Sour
     return SourceFile(**{**known, "marks": tuple(Mark(*mark) for mark in known["marks"])})
 
 
-def _examine(stored: Path, name: str, encoding: str | None) -> SourceFile:
+def _examine(kind: Format, stored: Path, name: str, encoding: str | None) -> SourceFile:
     """Examine the file `stored`, which is called `name` in messages."""
-    kind = format_of(stored, name, check_encoding(encoding) if encoding else None)
-    if kind is not None and kind.kind == "archive":
+    if kind.kind == "archive":
         what = "rename it so that its name ends in .zip" if is_zipfile(stored) else "it is damaged: download it again"
         raise NotText(f"{name} is a .zip archive; {what}, or unpack it")
-    if kind is None or kind.kind == "pairs":
-        file = _examine_text(stored, name, encoding)
-        return file if kind is None else replace(file, format=kind.name)
+    if kind.is_decoded:
+        return replace(_examine_text(stored, name, encoding), format=kind.name)
     key = kind.name, encoding, str(stored), *state_of(stored)
     copy = copy_once(key, name, partial(_extracted, kind, stored, name, encoding))
     file = replace(_examine_text(copy, name, "utf-8"), n_bytes=stored.stat().st_size, format=kind.name)
