@@ -56,6 +56,16 @@ def test_stopped_and_failed_runs_can_be_continued_before_their_first_step(visit:
     assert "Continue" not in found["preparing"] + found["waiting"]
 
 
+def test_long_names_of_uploads_keep_their_suffix(visit: Any) -> None:
+    script = """async names => {
+      const { clean } = await import("/screens/train/texts.js");
+      return names.map(clean);
+    }"""
+    names = ["a" * 104 + " bcd.xlsx", "電" * 60 + ".csv.gz", "🎬" * 60 + ".csv", ".a|b.", "Vol. 2 of a trilogy", "\n"]
+    found = visit("#/write").evaluate(script, names)
+    assert found == ["a" * 104 + ".xlsx", "電" * 34 + ".csv.gz", "🎬" * 26 + ".csv", "a_b", "Vol. 2 of a trilogy", "_"]
+
+
 MAKE_PLAN = """async answer => {
   const { makePlan } = await import("/screens/train/plan.js");
   const [status, body] = answer;

@@ -15,6 +15,12 @@ from .conftest import eventually
 PLACE = "#/write?model=writer&text=It%20was&length=12&temperature=0.7&top_k=5&seed=3"
 TEXT_IN_ADDRESS = "new URLSearchParams(location.hash.split('?')[1]).get('text')"
 
+ALT_GRAPH = """() => {
+  const keys = { code: "Digit0", ctrlKey: true, altKey: true, modifierAltGraph: true };
+  const event = new KeyboardEvent("keydown", { key: "@", ...keys, bubbles: true, cancelable: true });
+  return document.querySelector(".editor").dispatchEvent(event);
+}"""  # false if the page has handled the key
+
 
 def wait_until_done(page: Any) -> None:
     page.wait_for_selector("button.main:not([disabled])")
@@ -93,6 +99,7 @@ def test_choosing_another_token_starts_a_branch(visit: Any, way: str) -> None:
             page.keyboard.press("ArrowRight")
         page.wait_for_selector(".pw-current[data-place='4']")
         chosen = page.inner_text(".choices tbody tr:nth-child(4) bdi")
+        assert page.evaluate(ALT_GRAPH), "AltGr types a character"
         page.keyboard.press("Alt+Digit4")
     wait_until_done(page)
     second = page.evaluate("document.querySelector('.editor').textContent")
@@ -117,6 +124,21 @@ def test_stopping_frees_the_model(visit: Any, server: Any) -> None:
     page.evaluate("fetch('next', { method: 'POST', headers: { 'content-type': 'application/json' }, body: '{}' })")
     assert time.monotonic() - start < 5, "the stopped generation must not hold the queue"
     assert page.locator(".editor .pw-token").count() == count
+
+
+def test_text_being_written_is_kept_when_the_screen_is_left(visit: Any) -> None:
+    page = visit("#/write?model=writer&text=It&length=4096&temperature=0")
+    editor = "document.querySelector('.editor')?.textContent"
+    for leave_and_return in (lambda: page.keyboard.press("Alt+Shift+Digit1"), page.go_back):
+        page.click("button:has-text('Continue')")
+        page.wait_for_selector(".editor .pw-token >> nth=20", state="attached")
+        written = page.evaluate(editor)
+        page.keyboard.press("Alt+Shift+Digit6")
+        page.wait_for_selector("main[data-ready='runs']")
+        leave_and_return()
+        page.wait_for_selector("main[data-ready='write']")
+        assert page.evaluate(editor).startswith(written)
+        page.fill(".editor", "It")
 
 
 def test_moving_a_slider_needs_no_new_forward_pass(visit: Any, server: Any) -> None:

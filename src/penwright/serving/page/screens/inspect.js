@@ -56,13 +56,17 @@ export function show(element, { model, models, state, signal, go, announce }) {
     const question = { path: `inspect/${picture}`, body: body(extra) };
     const key = JSON.stringify(question);
     if (main) shown.asked = question;
-    if (!answers.has(key)) {
-      const found = askPacked(question.path, question.body, { signal: shown.looking.signal });
-      answers.set(key, found);
-      found.catch(() => answers.delete(key));
+    if (!answers.has(key) || answers.get(key).signal?.aborted) {
+      const { signal: stopped } = shown.looking;
+      const fresh = { found: askPacked(question.path, question.body, { signal: stopped }), signal: stopped };
+      answers.set(key, fresh);
+      fresh.found.then(
+        () => (fresh.signal = null), // a complete answer stays valid
+        () => answers.get(key) === fresh && answers.delete(key),
+      );
       if (answers.size > KEPT) answers.delete(answers.keys().next().value);
     }
-    const answer = await answers.get(key);
+    const answer = await answers.get(key).found;
     if (answer.warnings.length)
       notes.replaceChildren(...answer.warnings.map((each) => make("p", { class: "hint" }, each)));
     return answer;

@@ -121,6 +121,7 @@ export function show(element, { model, state, signal, fail, announce, go }) {
     const stopped = AbortSignal.any([signal, writing.running.signal]);
     const arrived = (parts, count) => {
       writing.parts = writing.parts.concat(parts);
+      if (!signal.aborted) remember(); // the screen may be left at any time
       status.textContent = speed(count, (performance.now() - began) / 1000);
       editor.append(parts); // reads its height, so it comes last: one layout is enough
     };
@@ -172,13 +173,14 @@ export function show(element, { model, state, signal, fail, announce, go }) {
 
   function onKey(event) {
     const control = event.ctrlKey || event.metaKey;
+    const altGraph = event.getModifierState("AltGraph"); // types characters
     const key = event.key.toLowerCase();
     const inField = event.target.closest?.("input, select, textarea, dialog");
     if (control && key === "enter") start();
     else if (key === "escape" && writing.running) writing.running.abort();
     else if (control && !inField && (key === "y" || (key === "z" && event.shiftKey))) back(history.redo);
     else if (control && !inField && key === "z") back(history.undo);
-    else if (event.altKey && !event.shiftKey && /^Digit\d$/.test(event.code))
+    else if (event.altKey && !control && !event.shiftKey && !altGraph && /^Digit\d$/.test(event.code))
       panel.press((Number(event.code[5]) + 9) % 10);
     else return;
     event.preventDefault();

@@ -6,14 +6,18 @@ import { confirmed } from "../../dialogs.js";
 import { size } from "./words.js";
 
 const PART = 1_000_000; // bytes per request
+const LONGEST_NAME = 110; // bytes of UTF-8: a little less than the server accepts, since a number may be added
 const NOT_ALLOWED = /[<>:"|?*[\]/\\\p{C}]/gu;
 
-/** Return a name that the server accepts. */
-const clean = (name) =>
-  name
-    .replace(NOT_ALLOWED, "_")
-    .replace(/^[.\-~\s]+|[.\s]+$/g, "")
-    .slice(0, 60) || "text.txt";
+/** Return a name that the server accepts. A long name keeps its suffix, which tells the kind of file. */
+export function clean(name) {
+  const allowed = name.replace(NOT_ALLOWED, "_").replace(/^[.\-~\s]+|[.\s]+$/g, "");
+  const [, stem, ending] = /^(.*?)((?:\.[^.\s]{1,8}){0,2})$/s.exec(allowed);
+  const length = (letters) => new TextEncoder().encode(letters.join("") + ending).length;
+  const letters = Array.from(stem);
+  while (length(letters) > LONGEST_NAME) letters.pop();
+  return letters.join("").trimEnd() + ending || "text.txt";
+}
 
 /** Encode bytes in base64. */
 function base64(bytes) {
