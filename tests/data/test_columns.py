@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penwright.data import profiles
 from penwright.data.conversations import open_conversations
 from penwright.data.corpus import Columns, ReadingOptions
 from penwright.data.detection import detect_task
@@ -84,6 +85,11 @@ def chosen(path: Path) -> dict[str, list[str]]:
         ("See https://a.example/b for 3 reasons", TEXT),
         ("I saw 12 cats in May 2020", TEXT),
         ("ACGTACGTAC", TEXT),
+        # long values, which patterns with much backtracking would take minutes to reject
+        ("1" * 50_000 + " x", TEXT),
+        ("a1" * 50_000 + " x", TEXT),
+        ("a@" + "b." * 50_000 + " x", TEXT),
+        ("a1" * 50_000, "identifiers"),
     ],
 )
 def test_kind_of_recognizes_values(value: str, kind: str) -> None:
@@ -216,6 +222,17 @@ def test_continuous_numbers_are_refused_as_labels(tmp_path: Path) -> None:
 
 def test_labels_are_found_in_a_file_sorted_by_label(tmp_path: Path) -> None:
     path = table(tmp_path, {"a": sentence, "b": lambda i: "xy"[i >= 1500]}, "a.tsv", n=3000)
+    assert chosen(path) == {"text": ["1"], "label": ["2"]}
+
+
+def test_labels_that_begin_after_the_first_rows_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profiles, "MOST_ROWS", 1500)
+    path = table(tmp_path, {"a": sentence, "sentiment": lambda i: "xy"[i >= 2000], "yes": parity}, n=4000)
+    assert chosen(path)["label"] == ["sentiment"]
+
+
+def test_labels_that_alternate_in_a_long_table_are_found(tmp_path: Path) -> None:
+    path = table(tmp_path, {"a": sentence, "b": lambda i: "xy"[i % 2]}, "a.tsv", n=4000)
     assert chosen(path) == {"text": ["1"], "label": ["2"]}
 
 

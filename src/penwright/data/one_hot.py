@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from penwright.data.corpus import Broken, LabelKind, Row
 from penwright.data.files import SourceFile
 from penwright.data.guesses import Profiles, likely_labels, named_label
-from penwright.data.profiles import Profile, spread_rows
+from penwright.data.profiles import Profile, sample_rows
 from penwright.data.readers.layout import DETAIL_NAMES, LABEL_NAMES
 from penwright.data.readers.tables import Table
 from penwright.text import count
@@ -97,7 +97,7 @@ class OneHotTable:
 
     def kind(self) -> LabelKind:
         """Return whether each labelled text has exactly one label, judging by a sample, or any number of labels."""
-        rows = (self._labels(tuple(row[index] for index in self.labels)) for row in spread_rows(self.table))
+        rows = (self._labels(tuple(row[index] for index in self.labels)) for row in sample_rows(self.table))
         is_single = all(len(json.loads(labels)) == 1 for labels in rows if labels)
         return LabelKind() if is_single else LabelKind("multi_label_classification")
 

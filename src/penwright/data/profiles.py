@@ -1,5 +1,6 @@
 """Profiles of the columns of a table: whether their values are text, numbers, links, dates, identifiers, ..."""
 
+import random
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -9,8 +10,9 @@ from itertools import islice
 from penwright.data.corpus import Broken, Row
 from penwright.data.readers.tables import Table
 
-SAMPLE = 1000  # minimum number of rows in a sample; smaller tables are read whole
-MOST_ROWS = 50_000  # the sample is spread over this many rows, because files are often sorted by label
+SAMPLE = 1000  # approximate minimum number of rows in a sample; smaller tables are read whole
+MOST_ROWS = 50_000  # number of rows from which the sample is drawn, because files are often sorted by label
+MOST_IF_SORTED = 1_000_000  # the same if a column has only one value in these rows, like the labels of a sorted file
 MOSTLY = 0.9  # a column is not text if at least this share of its values are numbers, links, ...
 LONGEST_EXAMPLE = 40  # maximum length of an example value, in characters
 LONGEST_LABEL = 50  # maximum length of a label, in characters
@@ -18,12 +20,14 @@ MOST_CLASSES = 30  # more distinct numbers than this, some of them fractional, a
 TEXT, EMPTY, NUMBERS, IDENTIFIERS, LISTS = "text", "no values", "numbers", "identifiers", "lists"
 DATES = "dates or times"
 
-_NUMBER = re.compile(r"[-+−]?[$€£¥]?(\d{1,3}([ ,.'’]\d{3})+([.,]\d+)?|\d*[.,]?\d+\.?(e[-+]?\d+)?) ?[%$€£¥]?", re.I)
+_NUMBER = re.compile(
+    r"[-+−]?[$€£¥]?(\d{1,3}([ ,.'’]\d{3})+([.,]\d+)?|(\d++([.,]\d++)?|[.,]\d++)\.?(e[-+]?\d+)?) ?[%$€£¥]?", re.I
+)
 _LINK = re.compile(r"([a-z][a-z0-9+.-]*://|www\.)\S+|([\w-]+\.)+[a-z]{2,}/\S*", re.I)
-_EMAIL = re.compile(r"<?[^@\s]+@[^@\s]+\.[^@\s]+>?")
+_EMAIL = re.compile(r"<?[^@\s]+@[^@\s.]+\.[^@\s]+>?")
 _FILE = re.compile(r"([A-Za-z]:|\.{1,2})?[/\\]\S+|[^\s]+\.[A-Za-z][A-Za-z0-9]{1,4}")
 _HASH = re.compile(r"[0-9a-f]{16,}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.I)
-_CODE = re.compile(r"[!-~]*\d[!-~]*")  # one word of ASCII with a digit in it, such as user54
+_CODE = re.compile(r"(?=[!-/:-~]*+\d)[!-~]+")  # one word of ASCII with a digit in it, such as user54
 _LIST = re.compile(r"\[.*\]|\{.*\}", re.DOTALL)
 _FRACTION = re.compile(r"[.,]\d*[1-9]")
 _DATE_PARTS = re.compile(r"\d+|[^\W\d]+")
@@ -138,24 +142,38 @@ class Profile:
 
 
 def profiles_of(table: Table) -> list[Profile]:
-    """Return a profile of each column, from a sample of evenly spaced rows."""
-    rows = spread_rows(table)
+    """Return a profile of each column, from a sample of the rows."""
+    rows = sample_rows(table)
     return [_profile(index, name, [row[index].strip() for row in rows]) for index, name in enumerate(table.columns)]
 
 
-def spread_rows(table: Table) -> list[Row]:
-    """Return between SAMPLE and 2 * SAMPLE evenly spaced rows, without broken and blank ones.
+def sample_rows(table: Table) -> list[Row]:
+    """Return a random sample of about SAMPLE to 2 * SAMPLE rows, without broken and blank ones.
 
-    If the table is smaller, all its rows are returned.
+    If the table is smaller, all its rows are returned. The sample is always the same. Every nth row would not do: if
+    the labels alternate, they could all be the same.
     """
-    stride = 1
-    kept: list[Row | Broken] = []
-    for number, row in enumerate(islice(table.rows(range(len(table.columns))), MOST_ROWS)):
-        if number % stride == 0:
-            kept.append(row)
+    rng, threshold = random.Random(0), 1.0
+    kept: list[tuple[float, Row | Broken]] = []
+    for number, row in enumerate(islice(table.rows(range(len(table.columns))), MOST_IF_SORTED)):
+        if number == MOST_ROWS and not _has_constant_column(_complete(kept)):
+            break
+        if (draw := rng.random()) < threshold:
+            kept.append((draw, row))
         if len(kept) == 2 * SAMPLE:
-            stride, kept = 2 * stride, kept[::2]
-    return [row for row in kept if not isinstance(row, Broken) and any(row)]
+            threshold /= 2
+            kept = [(draw, row) for draw, row in kept if draw < threshold]
+    return _complete(kept)
+
+
+def _complete(kept: Sequence[tuple[float, Row | Broken]]) -> list[Row]:
+    """Return the rows that are neither broken nor blank."""
+    return [row for _, row in kept if not isinstance(row, Broken) and any(row)]
+
+
+def _has_constant_column(rows: Sequence[Row]) -> bool:
+    """Return whether the filled cells of a column are all the same."""
+    return any(len({*column} - {""}) == 1 for column in zip(*rows, strict=True))
 
 
 def _profile(index: int, name: str, cells: Sequence[str]) -> Profile:
