@@ -84,6 +84,11 @@ def same_languages(first: Languages, second: Languages) -> bool:
     return [*map(without_region, first)] == [*map(without_region, second)]
 
 
+def are_reversed(first: Languages, second: Languages) -> bool:
+    """Return whether one language pair is the other in reverse, if regions and scripts are ignored."""
+    return not same_languages(first, second) and same_languages(first, Languages(second.target, second.source))
+
+
 def side_names(first: str, second: str) -> Sides | None:
     """Return the languages of two files, and which of them is the source, judging by their paths.
 

@@ -200,6 +200,18 @@ def test_validation_pairs_stay_whole_and_are_left_out_of_training(tmp_path):
     assert dropped(corpus) == {"source or target is also held out": 2}
 
 
+@pytest.mark.parametrize("is_table", [False, True])
+def test_validation_files_in_the_other_direction_are_swapped(tmp_path, is_table):
+    valid = [PAIRS[3], ("Something new.", "Etwas Neues.")]
+    paths = write_aligned(tmp_path, valid, "valid")[::-1]
+    if is_table:
+        paths = [write(tmp_path, "valid.tsv", "de\ten\n" + "".join(f"{de}\t{en}\n" for en, de in valid))]
+    corpus = open_pairs(write_aligned(tmp_path, PAIRS), ReadingOptions(validation=paths))
+    assert list(corpus.held_out) == list(map(Pair._make, valid))
+    assert f"{paths[0]}: used in the direction en to de, like the training data" in corpus.report.notes
+    assert PAIRS[3] not in set(corpus.training)
+
+
 def test_corpus_sizes_count_the_targets(tmp_path):
     corpus = open_pairs(write_aligned(tmp_path, [(en, f"{de} ż") for en, de in PAIRS]))
     targets = [pair.target for pair in corpus.held_out]

@@ -222,6 +222,12 @@ class Sources(Generic[Item]):
         return tuple(source.choice for source in self.each)
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the two sides; () unless all sources agree."""
+        names = {source.names for source in self.each}
+        return names.pop() if len(names) == 1 else ()
+
+    @property
     def roles(self) -> Roles:
         """The columns of each role if they are the same in all sources; otherwise empty."""
         first, *others = (source.roles for source in self.each)

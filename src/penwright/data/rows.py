@@ -37,6 +37,7 @@ from penwright.data.corpus import (
 )
 from penwright.data.splits import DEFAULT_FRACTION, Groups, Hashes, Mask, held_out_rows
 from penwright.errors import PenwrightError
+from penwright.languages import are_reversed, languages_between
 from penwright.text import count
 
 TwoSides = tuple[str, str]
@@ -206,14 +207,12 @@ def _group_leaks(rows: Rows, where: Rows, chosen: Mask) -> list[Rule]:
 
 def open_rows(kind: RowKind[Example], paths: Sequence[str | Path], reading: ReadingOptions) -> Corpus[Example]:
     """Open rows for training. Hold out `reading.validation` or, if it is empty, rows chosen by hashes and seed."""
-    rows = _read(kind, paths, reading)
+    rows = measure(_sources(kind, paths, reading))
     keep, dropped = clean(rows, kind.rules(rows, reading.cleaning))
     notes = kind.check(rows, keep, reading)
     if reading.validation:
-        where, chosen = _read_all(kind, reading.validation, with_training_columns(reading, rows.roles, rows.label_kind))
-        rest, files, how = keep, rows.files + where.files, "the validation files"
-        if rows.groups is not None and where.groups is None:
-            notes = [*notes, NO_GROUPS]
+        where, chosen, more = _validation(kind, rows, reading)
+        rest, files, how, notes = keep, rows.files + where.files, "the validation files", [*notes, *more]
     else:
         where, chosen = rows, kind.hold_out(rows, keep, reading)
         rest, files = keep & ~chosen, rows.files
@@ -241,14 +240,13 @@ def open_rows(kind: RowKind[Example], paths: Sequence[str | Path], reading: Read
         seed=reading.seed,
         **({} if set(where.choices) == set(rows.choices) else {"own_columns": where.choices}),
     )
-    names = {source.names for source in rows.each}
     return Corpus(
         training,
         held_out,
         files,
         fingerprint,
         report,
-        names=names.pop() if len(names) == 1 else (),
+        names=rows.names,
         roles=rows.roles,
         label_kind=rows.label_kind,
         text_pairs=rows.text_pairs,
@@ -259,23 +257,42 @@ def open_evaluation_rows(
     kind: RowKind[Example], paths: Sequence[str | Path], reading: ReadingOptions
 ) -> Corpus[Example]:
     """Open rows for evaluation. Only unreadable rows and rows with a blank side are dropped."""
-    rows, chosen = _read_all(kind, paths, reading)
+    rows = measure(_sources(kind, paths, reading))
+    chosen = clean(rows, kind.rules(rows, KEEP_ALL))[0]
     corpus = only_held_out(kind.part(rows, chosen), rows.files, kind.unit, rows.choices, rows.notes)
-    names = {source.names for source in rows.each}
-    names_of_sides = names.pop() if len(names) == 1 else ()
-    return replace(
-        corpus, names=names_of_sides, roles=rows.roles, label_kind=rows.label_kind, text_pairs=rows.text_pairs
-    )
+    return replace(corpus, names=rows.names, roles=rows.roles, label_kind=rows.label_kind, text_pairs=rows.text_pairs)
 
 
-def _read(kind: RowKind[Example], paths: Sequence[str | Path], reading: ReadingOptions) -> Rows:
-    """Read and measure the rows of all files at these paths."""
+def _sources(kind: RowKind[Example], paths: Sequence[str | Path], reading: ReadingOptions) -> list[RowSource]:
+    """Return the sources of all files at these paths."""
     if not paths:
         raise PenwrightError("no files given; pass at least one file, folder or Hub data set")
-    return measure(kind.sources(list(dict.fromkeys(map(str, paths))), reading))
+    return kind.sources(list(dict.fromkeys(map(str, paths))), reading)
 
 
-def _read_all(kind: RowKind[Example], paths: Sequence[str | Path], reading: ReadingOptions) -> tuple[Rows, Mask]:
-    """Read and measure the rows of all files at these paths for evaluation; return them with a mask of usable rows."""
-    rows = _read(kind, paths, reading)
-    return rows, clean(rows, kind.rules(rows, KEEP_ALL))[0]
+def _validation(kind: RowKind[Example], rows: Rows, reading: ReadingOptions) -> tuple[Rows, Mask, list[str]]:
+    """Read the validation files, in the direction of the training rows. Return usable rows as a mask, and notes."""
+    languages = next(filter(None, (languages_between(source.names) for source in rows.each)), None)
+    sources, notes = list[RowSource](), list[str]()
+    for source in _sources(kind, reading.validation, with_training_columns(reading, rows.roles, rows.label_kind)):
+        own = languages_between(source.names)
+        if languages and own and are_reversed(own, languages):
+            path, (one, other) = source.files[0].path, languages
+            notes.append(f"{path}: used in the direction {one} to {other}, like the training data")
+            sources.append(_swapped(source))
+        else:
+            sources.append(source)
+    where = measure(sources)
+    if rows.groups is not None and where.groups is None:
+        notes.append(NO_GROUPS)
+    return where, clean(where, kind.rules(where, KEEP_ALL))[0], notes
+
+
+def _swapped(source: RowSource) -> RowSource:
+    """Return the source with the two sides of each row swapped."""
+    return replace(
+        source,
+        read=lambda: (row[::-1] if isinstance(row, tuple) else row for row in source.read()),
+        choice=f"{source.choice} (swapped)",
+        names=source.names[::-1],
+    )

@@ -19,7 +19,7 @@ from penwright.devices import CPU, usable_device
 from penwright.errors import PenwrightError, PenwrightWarning, Say, UsageError, say_nothing
 from penwright.evaluation.novelty import NoveltyReport, measure, passages
 from penwright.evaluation.scores import Baseline, Mistake, Score
-from penwright.languages import Languages, languages_between, same_languages
+from penwright.languages import are_reversed, languages_between, same_languages
 from penwright.model import Model
 from penwright.run.folder import Run
 from penwright.run.provenance import CorpusRecord, corpus_record
@@ -256,7 +256,7 @@ def _in_trained_direction(
         return opened_run, corpus
     direction = f"{opened_run.run.folder} translates from {trained.source} to {trained.target}"
     data = opened_run.recipe.data
-    if not same_languages(trained, Languages(actual.target, actual.source)) or data.source or data.target:
+    if not are_reversed(trained, actual) or data.source or data.target:
         other = f"{direction}, but the pairs in {', '.join(paths)} are read as {actual.source} to {actual.target}"
         warn(other, PenwrightWarning, stacklevel=3)
         return opened_run, corpus
