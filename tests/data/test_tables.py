@@ -179,17 +179,35 @@ def test_short_rows_are_broken_and_blank_rows_are_blank(tmp_path):
 
 
 def test_json_values_become_text(tmp_path):
-    text = '{"a": "x", "b": 3}\n{"b": true, "a": null}\n{"a": ["x"], "b": 1.5}\n{"a": "y"}\n{"a": ["x", "y"], "b": 1}'
-    found = rows(table_of(tmp_path, "a.jsonl", text))
-    assert found[:3] == [("x", "3"), ("", "true"), ("x", "1.5")]
-    assert "missing" in found[3].reason
-    assert found[4] == ('["x", "y"]', "1")
+    values = '"x", "b": 3', '"y", "b": true', 'null, "b": NaN', '["x"], "b": 1.5', '"z"', '["x", "y"], "b": {}'
+    found = rows(table_of(tmp_path, "a.jsonl", "".join(f'{{"a": {each}}}\n' for each in values)))
+    assert found[:4] == [("x", "3"), ("y", "true"), ("", ""), ("x", "1.5")]
+    assert found[4] == ("z", "")
+    assert isinstance(found[5], Broken)
 
 
 def test_invalid_json_line_is_a_broken_row(tmp_path):
     table = table_of(tmp_path, "a.jsonl", '{"a": \n{"a": "x"}\nnull\n[1]\n')
     assert rows_or_reasons(rows(table)) == ["bad JSON", ("x",), "not a JSON object", "not a JSON object"]
     assert table.location(0).endswith("line 1")
+
+
+def test_values_after_a_json_list_are_read(tmp_path):
+    first, second = ([{"text": f"{name} {n}"} for n in range(3)] for name in ("first", "second"))
+    both = [(row["text"],) for row in (*first, *second)]
+    indented = json.dumps(first, indent=1)
+    assert rows(table_of(tmp_path, "a.json", f"{indented}\n{json.dumps(second)}\n")) == both
+    assert rows(table_of(tmp_path, "b.json", f"{indented}\n{json.dumps(second[0])}\n")) == both[:4]
+    with pytest.raises(PenwrightError, match="after 3 values, Expecting value"):
+        table_of(tmp_path, "c.json", f"{indented}\n]\n")
+
+
+def test_lines_that_are_lists_of_messages_are_conversations(tmp_path):
+    roles = ("user", "assistant")
+    talks = [[{"role": role, "content": f"{role} {n}"} for role in roles] for n in range(9)]
+    table = table_of(tmp_path, "a.jsonl", "".join(f"{json.dumps(talk)}\n" for talk in talks))
+    assert table.columns == ("messages",)
+    assert [json.loads(row[0]) for row in rows(table)] == talks
 
 
 def test_nested_json_objects_become_columns(tmp_path):

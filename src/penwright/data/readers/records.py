@@ -9,6 +9,7 @@ from datetime import date, time
 from decimal import Decimal
 from functools import cached_property, partial
 from itertools import chain, islice
+from math import isnan
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -26,10 +27,9 @@ FieldPath = tuple[str, ...]  # the keys that lead from a record to a field
 BAD_JSON = Broken("bad JSON")
 BLANK = Broken("blank line")
 NO_RECORD = Broken("not a JSON object")
-NO_TEXT = Broken("a field that is missing or holds no text")
+NO_TEXT = Broken("a field that holds an object, not a text")
 SURROGATES = re.compile("[\ud800-\udfff]")
 SPACE = " \t\r\n,"  # characters that may separate the values of a JSON list
-MISSING = object()
 BATCH = 1000  # number of rows in memory at a time
 SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": False,  # prevents DuckDB from downloading extensions
@@ -80,12 +80,14 @@ class Records:
 def json_table(file: SourceFile) -> Records:
     """Open JSON lines, a JSON list of objects, an object of columns, or an object of rows.
 
-    Raises PenwrightError if the file has no rows.
+    Lines may also be lists of messages, each of them a conversation. Raises PenwrightError if the file has no rows.
     """
     lines = file.first_lines(SAMPLE_ROWS)
-    start = next((line.lstrip()[0] for line in lines if line.strip()), "")
+    first = next((line.strip() for line in lines if line.strip()), "")
+    start = first[:1]
     is_single = file.n_lines < 2 and suffix_of(file.path) == ".json"
-    if start != "[" and not is_single and any(isinstance(_record(line), dict) for line in lines):
+    are_rows = start != "[" or isinstance(_record(first), dict)
+    if are_rows and not is_single and any(isinstance(_record(line), dict) for line in lines):
         table = Records(file.path, (file,), lambda: map(_record, file.lines()), unit="line")
     else:
         table = Records(file.path, (file,), lambda: _values(file, is_list=start == "["))
@@ -102,7 +104,15 @@ def _record(line: str) -> Record | Broken:
         record = json.loads(line)
     except (ValueError, RecursionError):
         return BLANK if not line or line.isspace() else BAD_JSON
-    return record if isinstance(record, dict) else NO_RECORD
+    return {"messages": record} if _are_messages(record) else record if isinstance(record, dict) else NO_RECORD
+
+
+def _are_messages(value: object) -> bool:
+    """Return whether a JSON value is a list of messages."""
+    items = value if isinstance(value, list) else []
+    return bool(items) and all(
+        isinstance(each, dict) and ("role" in each or {"from", "value"} <= each.keys()) for each in items
+    )
 
 
 def _values(file: SourceFile, *, is_list: bool) -> Iterator[Record | Broken]:
@@ -123,7 +133,7 @@ def _values(file: SourceFile, *, is_list: bool) -> Iterator[Record | Broken]:
 
 
 def _decoded(file: SourceFile, *, is_list: bool) -> Iterator[object]:
-    """Yield the JSON values of a file, or the items of its list, keeping only one of them in memory."""
+    """Yield the JSON values of a file, or the items of its lists, keeping only one of them in memory."""
     decoder, blocks, text, position, n_read = json.JSONDecoder(), file.blocks(), "", 0, 0
     is_begun = not is_list
     while True:
@@ -132,8 +142,9 @@ def _decoded(file: SourceFile, *, is_list: bool) -> Iterator[object]:
         if not is_begun and text[position : position + 1] == "[":
             is_begun, position = True, position + 1
             continue
-        if is_list and text[position : position + 1] == "]":
-            return
+        if is_list and is_begun and text[position : position + 1] == "]":
+            is_begun, position = False, position + 1
+            continue
         try:
             value, position = decoder.raw_decode(text, position)
         except (ValueError, RecursionError) as error:
@@ -142,7 +153,7 @@ def _decoded(file: SourceFile, *, is_list: bool) -> Iterator[object]:
             if more := "".join(islice(blocks, n_more)):
                 text, position = text[position:] + more, 0
                 continue
-            if is_list or text[position:]:
+            if (is_list and is_begun) or text[position:]:
                 problem = str(error).split(":")[0]
                 raise PenwrightError(
                     f"{file.path} is neither JSON lines nor one JSON list: after {n_read:,} values, {problem}"
@@ -199,7 +210,7 @@ def _paths_in(record: Record, above: FieldPath = ()) -> Iterator[FieldPath]:
 def _follow(record: Record, path: FieldPath) -> object:
     value: object = record
     for key in path:
-        value = value.get(key, MISSING) if isinstance(value, dict) else MISSING
+        value = value.get(key) if isinstance(value, dict) else None
     return value
 
 
@@ -208,7 +219,7 @@ def _text(value: object) -> str | Broken:
     if isinstance(value, str):
         # JSON can escape lone surrogates, which are invalid in text
         return value if value.isascii() or not SURROGATES.search(value) else SURROGATES.sub("\ufffd", value)
-    if value is None:
+    if value is None or (isinstance(value, float) and isnan(value)):
         return ""
     if isinstance(value, bool | int | float):
         return json.dumps(value)
