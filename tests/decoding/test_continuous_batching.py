@@ -1,5 +1,6 @@
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -182,6 +183,20 @@ def test_pool_can_be_used_again_after_an_error(generator: Generator) -> None:
         generator.model.output.weight.copy_(saved)
     pool.join(requests[0])
     assert completed(drain(pool)[requests[0]]) == expected(generator.generate("abc")[0])
+
+
+def test_canceled_request_is_dropped_although_no_row_is_free(generator: Generator) -> None:
+    pool = generator.pool(max_rows=1)
+    running, canceled, waiting = generator.requests("abc", SAMPLERS[1], n=3)
+    for request in (running, canceled, waiting):
+        pool.join(request)
+    pool.step()
+    canceled.cancelled, seen = True, ref(canceled)
+    del request, canceled
+    pool.step()
+    assert seen() is None
+    assert not running.is_finished
+    assert set(drain(pool)) == {running, waiting}
 
 
 def test_biases_apply_to_single_tokens(generator: Generator) -> None:

@@ -139,15 +139,16 @@ class ContinuousBatch:
         return pieces
 
     def _admit(self) -> list[Request]:
+        """Return the waiting requests that fit. Drop all canceled ones: their prompts would stay in memory."""
+        for request in [each for each in tuple(self._waiting) if each.cancelled]:
+            self._waiting.remove(request)
         admitted: list[Request] = []
         longest = 0
         while self._waiting and len(self._rows) + len(admitted) < self._max_rows:
             longest = max(longest, len(in_view(self._waiting[0].prompt_tokens, self._context)))
             if admitted and (len(admitted) + 1) * longest > READ_TOKENS:
                 break
-            request = self._waiting.popleft()
-            if not request.cancelled:
-                admitted.append(request)
+            admitted.append(self._waiting.popleft())
         return admitted
 
     def _prefill(self, requests: Sequence[Request]) -> Iterator[Logits]:
