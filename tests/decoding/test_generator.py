@@ -10,6 +10,7 @@ from penwright.errors import UsageError
 from penwright.generation.generator import Completion, Generator
 from penwright.model.transformer import DecoderOnly
 from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.chat_template import PLAIN_TEMPLATE, Message
 from penwright.tokenizers.training import train_tokenizer
 
 SETTINGS = DecodingSettings(max_new_tokens=20, temperature=1.0)
@@ -50,6 +51,26 @@ def test_prompt_and_seed_fix_the_text_alone_in_a_batch_and_streamed(generator: G
 def test_completions_come_in_the_order_of_the_prompts(generator: Generator) -> None:
     prompts = [letters * n for n in (9, 1, 5) for letters in "abcdefghij, A"]  # more than fit into one batch
     assert [completion.prompt for completion in generator.generate(prompts)] == prompts
+
+
+@pytest.mark.parametrize("n_kept", [2, 4, 40, 800])
+def test_long_conversation_keeps_as_many_messages_as_fit(
+    generating_model: Callable[..., DecoderOnly], raw_bytes: Tokenizer, n_kept: int
+) -> None:
+    """Few attempts are made, because each one tokenizes the conversation."""
+    messages = [Message("system", "be brief")]
+    messages += [Message(("user", "assistant")[n % 2], f"message {n:03}") for n in range(800)]
+
+    def text(n: int) -> str:
+        kept = [*messages[:1], *messages[len(messages) - n :]]
+        return "\n".join(f"{each.role.capitalize()}:\n{each.content}" for each in kept) + "\nAssistant:\n"
+
+    context = len(text(n_kept)) + n_kept // 2 + 2  # with the start token, the ends of the answers and a new token
+    model, attempts = generating_model(raw_bytes.vocab_size, context_length=context), []
+    generator = Generator(model, raw_bytes, template=PLAIN_TEMPLATE)
+    tokens = generator.chat_tokens(messages, 1, lambda: attempts.append(1))
+    assert raw_bytes.decode(tokens).endswith(text(n_kept))
+    assert len(attempts) <= 12
 
 
 def test_repeated_prompt_gives_different_samples(generator: Generator) -> None:

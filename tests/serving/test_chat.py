@@ -1,11 +1,18 @@
 """An imported writer with a chat template answers a conversation over HTTP."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+import pytest
+
 import penwright
-from penwright.serving.model_worker import ModelWorker
+from penwright.generation.generator import Generator
+from penwright.serving import model_worker
+from penwright.serving.model_worker import ModelWorker, _build_check
 from penwright.tokenizers.chat_template import Message
 
 from .conftest import StartServer
@@ -16,21 +23,50 @@ TEMPLATE = (
 )
 
 
-def test_imported_writer_answers_a_chat_completion(runs: Path, tmp_path: Path, start_server: StartServer) -> None:
-    penwright.export(runs / "writer", "huggingface", tmp_path / "exported")
-    (tmp_path / "exported" / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
-    writer = penwright.import_model(tmp_path / "exported", tmp_path / "answering")
+Answering = tuple[Generator, Callable[..., dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def answering(runs: Path, tmp_path_factory: pytest.TempPathFactory, start_server: StartServer) -> Answering:
+    """A chat model, and a function that sends it a chat request (by default of the user's message "Hello")."""
+    folder = tmp_path_factory.mktemp("chat")
+    penwright.export(runs / "writer", "huggingface", folder / "exported")
+    (folder / "exported" / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
+    writer = penwright.import_model(folder / "exported", folder / "answering")
     running = start_server()
     writer_worker = running.registry.get("writer")
-    answering_worker = ModelWorker.load(tmp_path / "answering")
+    answering_worker = ModelWorker.load(folder / "answering")
     running.registry._workers = {"writer": writer_worker, "answering": answering_worker}
-    body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8, "seed": 5, "temperature": 0}
-    request = Request(
-        f"{running.address}/v1/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"}
-    )
-    with urlopen(request, timeout=30) as answer:
-        found = json.load(answer)
+
+    def chat(**fields: Any) -> dict[str, Any]:
+        body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8, "temperature": 0, **fields}
+        request = Request(
+            f"{running.address}/v1/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"}
+        )
+        try:
+            with urlopen(request, timeout=30) as answer:
+                return {"status": answer.status, **json.load(answer)}
+        except HTTPError as refused:
+            with refused:
+                return {"status": refused.code, **json.load(refused)}
+
+    return writer, chat
+
+
+def test_imported_writer_answers_a_chat_completion(answering: Answering) -> None:
+    writer, chat = answering
+    found = chat(seed=5)
     expected = writer.answer([Message("user", "Hello")], temperature=0, max_new_tokens=8, seed=5)
     assert found["model"] == "answering"
     assert found["choices"][0]["message"] == {"role": "assistant", "content": expected.text}
     assert found["usage"]["prompt_tokens"] == len(writer.chat_tokens([Message("user", "Hello")]))
+
+
+def test_shortening_a_conversation_is_limited_in_time(answering: Answering, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, chat = answering
+    messages = [{"role": ("user", "assistant")[n % 2], "content": "Hello"} for n in range(99)]
+    assert chat(messages=messages)["status"] == 200
+    monkeypatch.setattr(model_worker, "_build_check", lambda disconnected, until: _build_check(disconnected, 0.0))
+    refused = chat(messages=messages)
+    assert refused["status"] == 400
+    assert "takes too long" in refused["error"]["message"]

@@ -1,5 +1,6 @@
 """Text generation with a decoder-only model and its tokenizer."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Generator as Stream
 from dataclasses import dataclass, replace
@@ -141,10 +142,13 @@ class Generator:
                 completion: Completion = end.value
                 return completion
 
-    def chat_tokens(self, messages: Sequence[Message], n_new: int = 0) -> list[int]:
+    def chat_tokens(
+        self, messages: Sequence[Message], n_new: int = 0, check: Callable[[], None] = never_end
+    ) -> list[int]:
         """Return the tokens of a conversation, up to the point where the model answers.
 
         The oldest messages are left out if fewer than `n_new` tokens of the context would remain for the answer.
+        `check` is called before each attempt, and may raise an exception to abort.
         """
         if self.template is None:
             raise UsageError(
@@ -153,16 +157,25 @@ class Generator:
             )
         room = max(self.model.settings.context_length - n_new, self.model.settings.context_length // 2)
         n_system = sum(message.role == "system" for message in messages[:1])
-        while True:
-            turns, rest = self.template.turns(messages)
-            tokens: list[int] = []
-            for turn in turns:
-                tokens += [*encode_pieces(self.tokenizer, turn.prompt), *encode_pieces(self.tokenizer, [turn.answer])]
-                tokens.append(self.template.end_of_answer(self.tokenizer))
-            tokens = self.tokenizer.prompt([*tokens, *encode_pieces(self.tokenizer, rest)])
-            if len(tokens) <= room or len(messages) <= n_system + 2:
-                return tokens
-            messages = [*messages[:n_system], *messages[n_system + 2 :]]
+
+        def without(n_pairs: int) -> list[int]:
+            check()
+            return self._conversation([*messages[:n_system], *messages[n_system + 2 * n_pairs :]])
+
+        tokens = without(0)
+        if len(tokens) <= room:
+            return tokens
+        most = max(0, (len(messages) - n_system - 1) // 2)  # one or two messages stay
+        return without(bisect_left(range(most), True, key=lambda n_pairs: len(without(n_pairs)) <= room))
+
+    def _conversation(self, messages: Sequence[Message]) -> list[int]:
+        assert self.template is not None
+        turns, rest = self.template.turns(messages)
+        tokens: list[int] = []
+        for turn in turns:
+            tokens += [*encode_pieces(self.tokenizer, turn.prompt), *encode_pieces(self.tokenizer, [turn.answer])]
+            tokens.append(self.template.end_of_answer(self.tokenizer))
+        return self.tokenizer.prompt([*tokens, *encode_pieces(self.tokenizer, rest)])
 
     def requests(
         self,

@@ -1,8 +1,8 @@
 """The route of OpenAI's chat completions API: a chat template turns a conversation into tokens to complete."""
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Response
@@ -25,7 +25,7 @@ from penwright.serving.completions import CompletionJob
 from penwright.serving.errors import ERROR_RESPONSES
 from penwright.serving.fields import MAX_INT, Limits, Name, Registry, Text, as_json, check_lengths
 from penwright.serving.model_registry import ModelRegistry, UnknownModel
-from penwright.serving.model_worker import ModelWorker
+from penwright.serving.model_worker import Check, ModelWorker
 from penwright.serving.openai import events, sent
 from penwright.serving.settings import ServingSettings
 from penwright.tokenizers.chat_template import Message
@@ -172,7 +172,8 @@ class ChatChunk(BaseModel):
 @router.post("/chat/completions", response_model=ChatAnswer)
 async def chat_completions(body: ChatRequest, registry: Registry, limits: Limits) -> Response:
     """Return n answers to a conversation. If `stream` is true, send events, with [DONE] as the last."""
-    work = await asyncio.to_thread(_job, body, _model(body, registry), limits)
+    worker = _model(body, registry)
+    work = await worker.build(partial(_job, body, worker, limits))
     await work.prepare()
     pieces = work.stream()
     if body.stream:
@@ -195,7 +196,7 @@ def _model(body: ChatRequest, registry: ModelRegistry) -> ModelWorker:
     return worker
 
 
-def _job(body: ChatRequest, worker: ModelWorker, limits: ServingSettings) -> CompletionJob:
+def _job(body: ChatRequest, worker: ModelWorker, limits: ServingSettings, check: Check) -> CompletionJob:
     """Convert the messages to tokens, and return a request to complete them."""
     if body.tools:
         raise UsageError("tools are not supported. Leave them out")
@@ -204,7 +205,8 @@ def _job(body: ChatRequest, worker: ModelWorker, limits: ServingSettings) -> Com
     generator = worker.generator
     default = min(generator.defaults.max_new_tokens or MAX_NEW_TOKENS, limits.max_new_tokens)
     n_new = body.max_completion_tokens or body.max_tokens or default
-    work = CompletionJob(body.as_completion(generator.chat_tokens(messages, n_new), default), worker, limits)
+    tokens = generator.chat_tokens(messages, n_new, check)
+    work = CompletionJob(body.as_completion(tokens, default), worker, limits)
     work.id = f"chat{work.id}"
     return work
 

@@ -291,7 +291,7 @@ def _build_check(disconnected: Event, until: float) -> Check:
             raise ClientsDisconnected("all clients have disconnected")
         now = monotonic()
         if now > until:
-            raise UsageError("the pattern and the words take too long to compile. Use fewer words or a simpler pattern")
+            raise UsageError("preparing the request takes too long. Use fewer words or messages, or a simpler pattern")
         if now - began > WORK_SECONDS:
             sleep(REST_SECONDS)
             began = monotonic()

@@ -32,7 +32,7 @@ class ServingSettings(Settings):
     plan_seconds: PositiveFloat = 180.0  # maximum seconds to read texts and plan a run (else status 504)
     max_connections: PositiveInt = 512  # maximum number of open connections; beyond it, an idle connection is closed
     read_seconds: PositiveFloat = 20.0  # maximum seconds to send a request (else status 408) or read part of a response
-    build_seconds: PositiveFloat = 10.0  # maximum seconds to compile a pattern and word constraints (else status 400)
+    build_seconds: PositiveFloat = 10.0  # maximum seconds to compile constraints or shorten a chat (else status 400)
     deadline_seconds: PositiveFloat = 300.0  # maximum seconds to answer a request (else status 504)
     drain_seconds: PositiveFloat = 10.0  # seconds that running requests get to finish when the server stops
 
