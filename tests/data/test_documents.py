@@ -336,6 +336,34 @@ def test_parts_of_a_large_table_are_read_as_rows(tmp_path: Path, monkeypatch: py
     assert open_text([path]).fingerprint == corpus.fingerprint  # from the cache
 
 
+@pytest.mark.parametrize("form", ["folder", "zip"])
+@pytest.mark.parametrize("suffix", [".jsonl", ".txt"])
+def test_only_the_training_split_of_a_data_set_is_read(tmp_path: Path, suffix: str, form: str) -> None:
+    names = [f"data/{split}-0-of-1{suffix}" for split in ("test", "train", "validation")]
+    files = {}
+    for name in names:
+        texts = [f"The {name} text {number}" for number in range(60)]
+        files[name] = "\n".join(json.dumps({"text": text}) if suffix == ".jsonl" else text for text in texts)
+    path = tmp_path / "set"
+    if form == "zip":
+        path = tmp_path / "set.zip"
+        path.write_bytes(zip_bytes(files))
+    else:
+        (path / "data").mkdir(parents=True)
+        for name, content in files.items():
+            (path / name).write_text(content, encoding="utf-8")
+    corpus = open_text([path])
+    assert [file.path for file in corpus.files] == [str(path / names[1])]
+    notes = " ".join(corpus.report.notes)
+    assert str(path / names[0]) in notes and str(path / names[2]) in notes and "--validation" in notes
+
+
+def test_stories_named_like_splits_are_read(tmp_path: Path) -> None:
+    for name in ("The Train", "The Test", "A Lamp", "A Kettle", "A Garden"):
+        (tmp_path / f"{name}.txt").write_text(f"{name} was a story. " * 20)
+    assert len(open_text([tmp_path]).files) == 5
+
+
 def test_folder_with_text_and_tables_reads_only_the_text(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("text " * 100)
     (tmp_path / "b.jsonl").write_text('{"text": "row"}')

@@ -2,7 +2,9 @@
 
 import json
 import tomllib
+import zipfile
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, reject, settings
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from penwright.config import Recipe, validate
 from penwright.data.cleaning import Cleaning
 from penwright.data.corpus import Columns, Labelled, ReadingOptions
+from penwright.data.detection import detect_task
 from penwright.data.labelled import open_evaluation_labelled, open_labelled
 from penwright.data.labels import NO_NUMBER, label_set, number_label
 from penwright.errors import PenwrightError
@@ -271,3 +274,14 @@ def test_long_labelled_texts_are_kept_unless_the_settings_limit_them(limits, mos
     )
     assert labelled.cleaning.max_characters == most
     assert pairs.cleaning.max_characters == min(most, 5000)
+
+
+def test_test_table_in_an_archive_is_not_trained_on(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "set.zip", "w") as archive:
+        for name in ("train", "test", "sample_submission"):
+            rows = (f"{number},a {name} text {number},{'ab'[number % 2]}\n" for number in range(60))
+            archive.writestr(f"{name}.csv", "id,text,label\n" + "".join(rows))
+    corpus = open_labelled([tmp_path / "set.zip"])
+    assert [Path(file.path).name for file in corpus.files] == ["train.csv"]
+    assert f"not read: {tmp_path / 'set.zip' / 'sample_submission.csv'}" in " ".join(corpus.report.notes)
+    assert detect_task([tmp_path / "set.zip"])[0] == "classify"

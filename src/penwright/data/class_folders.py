@@ -4,13 +4,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from penwright.data.files import SourceFile, examine
-from penwright.data.paths import TEXT_SUFFIXES, suffix_of, visible_files
+from penwright.data.paths import SPLITS, TEXT_SUFFIXES, TRAINING, for_evaluation, suffix_of, visible_files
 from penwright.errors import PenwrightError
 from penwright.text import count
 
-SPLITS = {"train", "training", "test", "testing", "dev", "valid", "val", "validation", "eval"}
 UNLABELLED = ("unsup", "unlabeled", "unlabelled")
-TRAINING = ("train", "training")
 CLASSES = {  # common names of class folders
     *("pos", "neg", "neu", "positive", "negative", "neutral", "mixed", "good", "bad", "spam", "ham"),
     *("true", "false", "real", "fake", "yes", "no", "0", "1", "2", "3", "4", "5", "human", "machine", "ai"),
@@ -27,9 +25,9 @@ def class_folders(folder: str | Path) -> tuple[dict[str, list[Path]], str]:
     names = {each.name.lower() for each in inner}
     training = next((each for each in inner if each.name.lower() in TRAINING), None)
     if training and names <= SPLITS:
-        others = [str(each) for each in inner if each != training]
+        others = [each for each in inner if each != training]
         if others:
-            remarks.append(f"not read: {', '.join(others)} (for evaluation, use --validation or `penwright evaluate`)")
+            remarks.append(f"not read: {for_evaluation(others)}")
         folder, inner = training, _subfolders(training)
     unlabelled = [each for each in inner if each.name.lower() in UNLABELLED]
     remarks += [f"not read: {each} (no labels)" for each in unlabelled]

@@ -1,9 +1,10 @@
 """Documents (text files, and rows of tables or Hub data sets), measured once and read in pieces."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 from io import BytesIO
@@ -17,8 +18,17 @@ from numpy.typing import NDArray
 from penwright.data.columns import names_in, text_columns
 from penwright.data.corpus import ALL_COLUMNS, Broken, Columns, CorpusPart, Document, Source, Sources, number_reason
 from penwright.data.files import BLOCK_BYTES, NotText, SourceFile, examine, examine_text
-from penwright.data.paths import count_suffixes, describe_skipped, is_collection, is_pattern, tables_in, text_files
-from penwright.data.readers.archives import data_members, is_archive
+from penwright.data.paths import (
+    describe_other_splits,
+    describe_skipped,
+    expand_archives,
+    is_collection,
+    is_pattern,
+    suffix_of,
+    tables_in,
+    text_files,
+)
+from penwright.data.readers.archives import is_archive
 from penwright.data.readers.bilingual import holds_pairs
 from penwright.data.readers.formats import FORMATS
 from penwright.data.readers.hub import is_hub, open_hub
@@ -99,10 +109,10 @@ def _sources(
     """Yield the sources of one path, each with the sizes and hashes of its documents."""
     if is_hub(path):
         yield _rows(open_hub(path), columns, reasons)
-    elif is_archive(path) and len(members := data_members(path)) == 1:
-        yield from _sources(str(members[0]), encoding, columns, reasons)
-    elif tables := tables_in(path):
-        yield from chain.from_iterable(_sources(str(each), encoding, columns, reasons) for each in tables)
+    elif parts := _parts_of(path):
+        (source, measured), *rest = chain.from_iterable(_sources(each, encoding, columns, reasons) for each in parts)
+        remark = "\n".join(filter(None, [describe_other_splits(path), source.remark]))
+        yield from ((replace(source, remark=remark), measured), *rest)
     elif is_collection(path):
         yield _whole_files(*_text_among(path, encoding))
     else:
@@ -111,6 +121,12 @@ def _sources(
         table = find_table(file, names_in(columns))
         is_read_by_rows = table is not None and (is_table_file(file) or has_text_column(table) or bool(columns.text))
         yield _rows(table, columns, reasons) if table and is_read_by_rows else _whole_files((file,))
+
+
+def _parts_of(path: str) -> list[str]:
+    """Return the only file of an archive, or the tables of a folder or pattern; [] for other paths."""
+    parts = expand_archives([path]) if is_archive(path) else []
+    return parts if len(parts) == 1 and parts != [path] else list(map(str, tables_in(path)))
 
 
 def _refuse_pairs(file: SourceFile) -> None:
@@ -140,8 +156,14 @@ def _text_among(path: str, encoding: str | None) -> tuple[tuple[SourceFile, ...]
                 raise
     others = "" if is_pattern(path) else describe_skipped(Path(path))
     remarks += [f"not read: {others}"] if others else []
-    kinds = count_suffixes([Path(file.path) for file in files])
+    kinds = _count_suffixes([Path(file.path) for file in files])
     return tuple(files), "; ".join([f"{path}: files read: {kinds}", *remarks]) if remarks or "," in kinds else ""
+
+
+def _count_suffixes(files: Sequence[Path]) -> str:
+    """Describe the number of files with each suffix: `2 .docx, 10 .txt`."""
+    counts = Counter(suffix_of(file) or "without an extension" for file in files)
+    return ", ".join(f"{n:,} {suffix}" for suffix, n in sorted(counts.items()))
 
 
 def _examined(path: Path, encoding: str | None) -> SourceFile:

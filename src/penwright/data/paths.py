@@ -3,7 +3,7 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from glob import glob
@@ -24,6 +24,8 @@ STANDARD_INPUT = "-"
 IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".tif", ".tiff", ".bmp", ".heic")
 NEVER_TEXT = (*IMAGES, ".mp3", ".wav", ".mp4", ".zip", ".tar", ".7z", ".rar")
 HUB = "hub:"
+TRAINING = {"train", "training"}
+SPLITS = {*TRAINING, "test", "testing", "dev", "valid", "val", "validation", "eval"}
 WILDCARD = re.compile(r"[*?\[]")
 PIPE = re.compile(r"/dev/(stdin|fd/\d+)|/proc/self/fd/\d+")  # the paths that a shell substitutes for `<(...)`
 LONGEST_SHOWN = 300  # maximum length of a path in a message, in characters
@@ -97,17 +99,52 @@ def is_collection(path: str | Path) -> bool:
 
 
 def expand_archives(paths: Sequence[str]) -> list[str]:
-    """Replace .zip archives with their data files (not README and the like), and folders with their tables."""
-    files_of = [data_members(path) if is_archive(path) else tables_in(path) for path in paths]
-    return [file for files, path in zip(files_of, paths, strict=True) for file in map(str, files or (Path(path),))]
+    """Replace .zip archives with their data files (not README and the like), and folders with their tables.
+
+    If the names of the files say so, only those of the training split are read.
+    """
+    return [str(file) for path in paths for file in training_files(path, _parts_of(path)) or [Path(path)]]
 
 
 def tables_in(path: str) -> list[Path]:
     """Return the tables (TABLE_PARTS) in a folder or pattern; [] if there are none, or other text files too."""
+    return [] if is_archive(path) else training_files(path, _parts_of(path))
+
+
+def _parts_of(path: str) -> list[Path]:
+    """Return the data files of an archive, or the tables of a folder or pattern."""
+    if is_archive(path):
+        return data_members(path)
     files = _matching_files(path) if is_pattern(path) else _files_in(Path(path)) if is_folder(path) else []
     tables = [file for file in files if suffix_of(file) in TABLE_PARTS]
     others = [file for file in files if is_pattern(path) or suffix_of(file) in TEXT_SUFFIXES]
     return [] if set(others) - set(tables) else tables
+
+
+def training_files(path: str | Path, files: Sequence[Path]) -> list[Path]:
+    """Return the files of the training split, if the names in a folder or archive say so (train.csv, test.csv).
+
+    Otherwise, return all files.
+    """
+    if is_pattern(path):
+        return list(files)
+    words = [re.split(r"[\W\d_]+", str(file.relative_to(path)).lower()) for file in files]
+    splits = [next((word for word in reversed(each) if word in SPLITS), "") for each in words]
+    is_divided = 2 * splits.count("") <= len(splits) and TRAINING & {*splits} and {*splits} - TRAINING - {""}
+    return [file for file, split in zip(files, splits, strict=True) if not is_divided or split in TRAINING]
+
+
+def describe_other_splits(path: str) -> str:
+    """Describe the data files of other splits (test, validation, ...), which are not read; "" if there are none."""
+    files = _parts_of(path)
+    others = set(files) - set(training_files(path, files))
+    return f"not read: {for_evaluation(others)}" if others else ""
+
+
+def for_evaluation(paths: Collection[Path]) -> str:
+    """List the files or folders that are not read because they belong to other splits, and say how to use them."""
+    shown = ", ".join(map(str, sorted(paths)[:3])) + (f" and {len(paths) - 3:,} more" if len(paths) > 3 else "")
+    return f"{shown} (for evaluation, use --validation or `penwright evaluate`)"
 
 
 def is_pipe_name(path: str) -> bool:
@@ -118,9 +155,10 @@ def is_pipe_name(path: str) -> bool:
 def describe_skipped(folder: Path) -> str:
     """Describe the files of a folder or archive that are not read, and how to read them; "" if there are none."""
     files = _files_in(folder)
-    _, doubles = _chosen(files)
+    texts, doubles = _chosen(files)
     others = Counter(suffix_of(file) for file in files if suffix_of(file) not in TEXT_SUFFIXES)
-    remarks = []
+    splits = set(texts) - set(training_files(folder, texts))
+    remarks = [for_evaluation(splits)] if splits else []
     if doubles:
         remarks.append(f"{len(doubles):,} also present in another format, such as {doubles[0].name}")
     if others:
@@ -129,12 +167,6 @@ def describe_skipped(folder: Path) -> str:
         hint = f" (to read these as text: '{folder / '**' / f'*{suffix}'}')" if is_folder(folder) else ""
         remarks.append(f"{others.total():,} of other types, including {kind}{'' if suffix in NEVER_TEXT else hint}")
     return "; ".join(remarks)
-
-
-def count_suffixes(files: Sequence[Path]) -> str:
-    """Describe the number of files with each suffix: `2 .docx, 10 .txt`."""
-    counts = Counter(suffix_of(file) or "without an extension" for file in files)
-    return ", ".join(f"{n:,} {suffix}" for suffix, n in sorted(counts.items()))
 
 
 def _files_of(path: str | Path) -> list[Path]:
@@ -184,7 +216,7 @@ def _matches(names: Sequence[str], parts: Sequence[str]) -> bool:
 
 def _text_in(folder: Path) -> list[Path]:
     """Return the text files of a folder or archive. Raises PenwrightError if there are none."""
-    chosen, _ = _chosen(_files_in(folder))
+    chosen = training_files(folder, _chosen(_files_in(folder))[0])
     if not chosen:
         kinds = ", ".join(f"*{suffix}" for suffix in TEXT_SUFFIXES)
         others = describe_skipped(folder)

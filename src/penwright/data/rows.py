@@ -35,6 +35,7 @@ from penwright.data.corpus import (
     only_held_out,
     with_training_columns,
 )
+from penwright.data.paths import describe_other_splits
 from penwright.data.splits import DEFAULT_FRACTION, Groups, Hashes, Mask, held_out_rows
 from penwright.errors import PenwrightError
 from penwright.languages import are_reversed, languages_between
@@ -267,7 +268,10 @@ def _sources(kind: RowKind[Example], paths: Sequence[str | Path], reading: Readi
     """Return the sources of all files at these paths."""
     if not paths:
         raise PenwrightError("no files given; pass at least one file, folder or Hub data set")
-    return kind.sources(list(dict.fromkeys(map(str, paths))), reading)
+    unique = list(dict.fromkeys(map(str, paths)))
+    first, *others = kind.sources(unique, reading)
+    remark = "\n".join(filter(None, [*map(describe_other_splits, unique), first.remark]))
+    return [replace(first, remark=remark), *others]
 
 
 def _validation(kind: RowKind[Example], rows: Rows, reading: ReadingOptions) -> tuple[Rows, Mask, list[str]]:
