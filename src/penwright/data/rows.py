@@ -96,9 +96,8 @@ def measure(sources: Sequence[RowSource]) -> Rows:
             n += len(batch)
         counts.append(n)
     if not batches:
-        raise PenwrightError(
-            f"{', '.join(file.path for source in sources for file in source.files)}: there are no rows"
-        )
+        paths = ", ".join(file.path for source in sources for file in source.files)
+        raise PenwrightError(f"{paths}: there are no rows")
     columns = map(np.concatenate, zip(*batches, strict=True))
     return Rows(tuple(sources), tuple(counts), reasons, *columns)
 
@@ -269,9 +268,8 @@ def _sources(kind: RowKind[Example], paths: Sequence[str | Path], reading: Readi
     if not paths:
         raise PenwrightError("no files given; pass at least one file, folder or Hub data set")
     unique = list(dict.fromkeys(map(str, paths)))
-    first, *others = kind.sources(unique, reading)
-    remark = "\n".join(filter(None, [*map(describe_other_splits, unique), first.remark]))
-    return [replace(first, remark=remark), *others]
+    first, *rest = kind.sources(unique, reading)
+    return [replace(first, remark="\n".join(filter(None, [*map(describe_other_splits, unique), first.remark]))), *rest]
 
 
 def _validation(kind: RowKind[Example], rows: Rows, reading: ReadingOptions) -> tuple[Rows, Mask, list[str]]:
