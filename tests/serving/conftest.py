@@ -3,7 +3,8 @@
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -150,15 +151,22 @@ ApiCall = Callable[..., tuple[int, Any]]
 @pytest.fixture(scope="session")
 def call_api(server: RunningServer) -> ApiCall:
     """A function that returns the status and the JSON of an answer; a body makes the request a POST."""
+    return partial(call, server)
 
-    def call(path: str, body: object = None, timeout: float = 30.0) -> tuple[int, Any]:
-        content = None if body is None else json.dumps(body).encode()
-        request = Request(f"{server.address}/{path}", content, {"content-type": "application/json"})
-        try:
-            with urlopen(request, timeout=timeout) as answer:
-                return answer.status, json.load(answer)
-        except HTTPError as refused:
-            with refused:
-                return refused.code, json.load(refused)
 
-    return call
+def call(
+    server: RunningServer,
+    path: str,
+    body: object = None,
+    timeout: float = 30.0,
+    headers: Mapping[str, str] | None = None,
+) -> tuple[int, Any]:
+    """Return the status and the JSON of an answer; a body makes the request a POST."""
+    content = None if body is None else json.dumps(body).encode()
+    request = Request(f"{server.address}/{path}", content, {"content-type": "application/json", **(headers or {})})
+    try:
+        with urlopen(request, timeout=timeout) as answer:
+            return answer.status, json.load(answer)
+    except HTTPError as refused:
+        with refused:
+            return refused.code, json.load(refused)

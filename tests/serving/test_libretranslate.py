@@ -1,10 +1,14 @@
 """LibreTranslate's own client against a live server."""
 
+import time
+from typing import Any
 from urllib.error import HTTPError
 
 import pytest
 
-from .conftest import ApiCall, RunningServer
+from penwright.serving.model_worker import ModelWorker
+
+from .conftest import ApiCall, RunningServer, StartServer, call
 
 libretranslatepy = pytest.importorskip("libretranslatepy", reason="LibreTranslate's client is not installed")
 
@@ -61,3 +65,29 @@ def test_too_long_text_is_refused(client: "libretranslatepy.LibreTranslateAPI") 
         client.translate("eins " * 2000, "auto", "target")
     with caught.value as refused:
         assert refused.code == 413
+
+
+def test_deadline_applies_to_all_batches_of_a_page_together(
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    translate = ModelWorker._translate
+
+    def slow(*arguments: Any) -> Any:
+        time.sleep(0.3)
+        return translate(*arguments)
+
+    monkeypatch.setattr(ModelWorker, "_translate", slow)
+    running = start_server(deadline_seconds=1.0, max_texts=1)
+    body = {"source": "source", "target": "target", "format": "html"}
+    status, found = call(running, "translate", {**body, "q": "<p>eins<p>zwei<p>drei<p>vier<p>sechs"})
+    assert status == 504
+    assert "deadline_seconds" in found["error"]
+
+
+def test_number_of_texts_in_pages_is_limited(start_server: StartServer) -> None:
+    running = start_server(max_texts=2)
+    body = {"source": "source", "target": "target", "format": "html"}
+    assert call(running, "translate", {**body, "q": "<p>eins" * 99})[0] == 200  # the same text counts once
+    status, found = call(running, "translate", {**body, "q": "".join(f"<p>eins {n}" for n in range(33))})
+    assert status == 413
+    assert "33 different texts" in found["error"]

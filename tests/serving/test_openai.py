@@ -2,8 +2,10 @@
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,8 +13,9 @@ import torch
 import penwright
 from penwright.config import DecodingSettings
 from penwright.generation.generator import Generator
+from penwright.serving import completions
 
-from .conftest import SETTINGS, ApiCall, RunningServer, StartServer, eventually
+from .conftest import SETTINGS, ApiCall, RunningServer, StartServer, call, eventually
 
 openai = pytest.importorskip("openai", reason="OpenAI's client is not installed")
 CHAT = SETTINGS | {"tokenizer": {"type": "bytes"}}
@@ -89,6 +92,34 @@ def test_echo_of_a_model_without_start_token_scores_all_tokens_but_the_first(
     assert choice.logprobs.token_logprobs[1:] == pytest.approx(expected, abs=1e-4)
     (short,) = client.completions.create(**{**BASE, "prompt": "I", "max_tokens": 0}, echo=True, logprobs=0).choices
     assert short.logprobs.token_logprobs == [None] and short.logprobs.tokens == ["I"]
+
+
+def test_echoed_prompts_are_scored_once_each(call_api: ApiCall, monkeypatch: pytest.MonkeyPatch) -> None:
+    scored: list[object] = []
+    score = completions._score
+    monkeypatch.setattr(completions, "_score", lambda *given: scored.append(given[1]) or score(*given))
+    body = {**BASE, "prompt": ["It was", "It is", "It was"], "n": 3, "echo": True, "logprobs": 1, "max_tokens": 0}
+    status, found = call_api("v1/completions", body)
+    assert status == 200
+    assert len(scored) == 2
+    same, other = found["choices"][0], found["choices"][3]
+    assert [each["logprobs"] == same["logprobs"] for each in found["choices"]] == [True] * 3 + [False] * 3 + [True] * 3
+    assert other["text"] == "It is"
+
+
+def test_deadline_applies_to_all_prompts_of_a_request(
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    score = completions._score
+
+    def slow(*arguments: Any) -> Any:
+        time.sleep(0.3)
+        return (yield from score(*arguments))
+
+    monkeypatch.setattr(completions, "_score", slow)
+    running = start_server(deadline_seconds=1.0)
+    body = {"prompt": [f"It was {n}" for n in range(5)], "echo": True, "logprobs": 1, "max_tokens": 0}
+    assert call(running, "v1/completions", body)[0] == 504
 
 
 def test_stop_string_is_never_sent(client: "openai.OpenAI") -> None:

@@ -41,6 +41,7 @@ class CompletionJob:
         self.id, self.created = f"cmpl-{secrets.token_hex(12)}", int(time.time())
         self._settings = _settings(body)
         self._requests, self._echoes, self._n_read = list[Request](), list[str](), 0
+        self._scored: dict[tuple[int, ...], TokenScores] = {}
         self.choices: list[_ChoiceBuilder] = []
         _ = worker.generator  # raises UsageError unless the model is a language model
 
@@ -49,6 +50,7 @@ class CompletionJob:
 
         Raises UsageError if the model cannot fulfil the request, and RequestTooLarge if it exceeds a server limit.
         """
+        self._until = asyncio.get_running_loop().time() + self._limits.deadline_seconds
         await asyncio.to_thread(self._prepare)
 
     def _prepare(self) -> None:
@@ -75,12 +77,12 @@ class CompletionJob:
         if self.body.echo:
             n_start = int(self._worker.generator.tokenizer.begins)
             for builder, request, text in zip(self.choices, self._requests, self._echoes, strict=True):
-                yield builder.piece(text, None, await self._scores(builder, request.prompt_tokens[n_start:]))
+                yield builder.piece(text, None, await self._scores(builder, tuple(request.prompt_tokens[n_start:])))
         if self.body.max_tokens == 0:
             for builder in self.choices:
                 yield builder.piece("", "length")
             return
-        async with aclosing(self._worker.write(self._requests)) as updates:
+        async with aclosing(self._worker.write(self._requests, self._until)) as updates:
             async for number, update in updates:
                 piece = self.choices[number].take(update)
                 if piece.text or piece.logprobs or piece.finish_reason:
@@ -98,12 +100,16 @@ class CompletionJob:
             usage=usage if with_usage else None,
         )
 
-    async def _scores(self, builder: "_ChoiceBuilder", tokens: Sequence[int]) -> LogProbs | None:
+    async def _scores(self, builder: "_ChoiceBuilder", tokens: tuple[int, ...]) -> LogProbs | None:
         """Return the log-probabilities of a prompt's tokens, or None if they are not requested."""
         if self.body.logprobs is None or not tokens:
             return None
-        scores = await self._worker.run_in_steps(lambda: _score(self._worker.inspector, tokens, builder.n_likely or 1))
-        return await asyncio.to_thread(_log_probs, builder, tokens, scores)
+        async with asyncio.timeout_at(self._until):
+            if tokens not in self._scored:
+                self._scored[tokens] = await self._worker.run_in_steps(
+                    lambda: _score(self._worker.inspector, tokens, builder.n_likely or 1)
+                )
+            return await asyncio.to_thread(_log_probs, builder, tokens, self._scored[tokens])
 
 
 class _ChoiceBuilder:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from penwright.application import languages_of as known_languages
 from penwright.errors import UsageError
 from penwright.languages import Languages, languages_in
-from penwright.serving.errors import PLAIN_ERROR_RESPONSES
+from penwright.serving.errors import PLAIN_ERROR_RESPONSES, RequestTooLarge
 from penwright.serving.fields import (
     FORM,
     MAX_ENTRIES,
@@ -49,6 +49,7 @@ NAMES = {
     "zh": "Chinese",
 }
 UNKNOWN = Languages("source", "target")
+MOST_ROUNDS = 16  # maximum number of batches of `max_texts` texts into which the texts of HTML pages are divided
 router = APIRouter(responses=PLAIN_ERROR_RESPONSES)
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -145,8 +146,14 @@ async def translate(request: Request, registry: Registry, limits: Limits) -> Tra
         )
     pages = [await asyncio.to_thread(pieces, text) if body.format == "html" else [Piece("", text)] for text in texts]
     unique_texts = list(dict.fromkeys(text for page in pages for text in texts_of(page)))
-    worker, guess = await _translator(registry, body, " ".join(unique_texts)[:500])
-    ranked = await _ranked_translations(worker, unique_texts, body.alternatives + 1)
+    if len(unique_texts) > (most := MOST_ROUNDS * limits.max_texts):
+        raise RequestTooLarge(
+            f"the pages have {len(unique_texts):,} different texts, but this server accepts at most {most:,} "
+            f"({MOST_ROUNDS} times max_texts). Send them in several requests"
+        )
+    async with asyncio.timeout(limits.deadline_seconds):
+        worker, guess = await _translator(registry, body, " ".join(unique_texts)[:500])
+        ranked = await _ranked_translations(worker, unique_texts, body.alternatives + 1)
     put_together = with_texts if body.format == "html" else _plain
     versions = [
         [put_together(page, {text: way[:rank][-1] for text, way in ranked.items()}) for rank in _ranks(page, ranked)]
@@ -187,7 +194,8 @@ async def which_language(request: Request, registry: Registry, limits: Limits) -
     """Guess which of the translators' source languages a text is written in."""
     body = await _read(request, DetectRequest)
     check_texts([body.q], limits)
-    guesses = await detect(body.q[:500], _translators(registry))
+    async with asyncio.timeout(limits.deadline_seconds):
+        guesses = await detect(body.q[:500], _translators(registry))
     return [Detected(confidence=round(100 * guess.share, 1), language=guess.language) for guess in guesses]
 
 

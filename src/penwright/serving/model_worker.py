@@ -34,8 +34,7 @@ from penwright.workflows.optimize import kept_alignment
 T = TypeVar("T")
 Check = Callable[[], None]  # function that raises an error if the work should stop
 WORK_SECONDS, REST_SECONDS = 0.001, 0.003  # while compiling constraints: seconds to work, then seconds to sleep
-# The errors that reading a damaged run may raise.
-DAMAGE = (PenwrightError, OSError, ValueError)
+DAMAGE = (PenwrightError, OSError, ValueError)  # errors that reading a damaged run may raise
 
 
 class Busy(PenwrightError):
@@ -184,13 +183,15 @@ class ModelWorker:
             finally:
                 disconnected.set()
 
-    async def write(self, requests: Sequence[Request]) -> AsyncGenerator[tuple[int, TokenUpdate], None]:
+    async def write(
+        self, requests: Sequence[Request], until: float | None = None
+    ) -> AsyncGenerator[tuple[int, TokenUpdate], None]:
         """Yield the tokens of completions, each with the index of its request.
 
-        `generator.requests` makes the requests. Wrap the generator in `contextlib.aclosing`: when it is closed early,
-        the work stops within one token.
+        `generator.requests` makes the requests. `until` is a deadline on the event loop's clock. Wrap the generator in
+        `contextlib.aclosing`: when it is closed early, the work stops within one token.
         """
-        until = asyncio.get_running_loop().time() + self.limits.deadline_seconds
+        until = until or asyncio.get_running_loop().time() + self.limits.deadline_seconds
         with self._slots(len(requests)):
             async with aclosing(self.completion_worker.write(requests, until)) as updates:
                 async for each in updates:
