@@ -26,9 +26,9 @@ from penwright.errors import PenwrightError
 from penwright.serving.model_registry import ModelRegistry, UnknownModel
 from penwright.serving.server import Server
 from penwright.serving.settings import ServingSettings
-from penwright.serving.studio import Studio, resume
-from penwright.serving.studio_fields import ResumeRequest
-from penwright.serving.training_queue import JobFacts, TrainingQueue
+from penwright.serving.studio import Studio, delete_run, resume
+from penwright.serving.studio_fields import NameRequest, ResumeRequest
+from penwright.serving.training_queue import JobFacts, TrainingQueue, _locked
 
 from .conftest import eventually
 
@@ -302,7 +302,7 @@ def test_run_that_ended_before_its_first_step_can_be_continued(runs: Path, tmp_p
         end("penwright: interrupted\n")
         resume(studio, registry, ResumeRequest(run="days"))
         again = queue._read("days")
-        begins = ["train", "--resume"] if name == "corpus.json" else ["train", "texts/days.txt"]
+        begins = ["train", "--resume=runs/days"] if name == "corpus.json" else ["train", "texts/days.txt"]
         assert again and again.arguments[:2] == begins
     with pytest.raises(UnknownModel):
         resume(studio, registry, ResumeRequest(run="nothing"))
@@ -313,13 +313,47 @@ def test_run_that_is_stopped_before_it_can_write_to_its_log_counts_as_stopped(tm
     job = queue.add("days", ["texts/days.txt"], 1.0)
     queue._put(job.model_copy(update={"started": 1.0, "pid": process.pid}))
     (queue.folder / "days.log").touch()
-    with queue._locked("days"):
+    with _locked(queue.folder / "days.lock"):
         assert [each.state for each in queue.facts()] == ["preparing"]
         queue.stop("days")
     assert process.wait(10) == -signal.SIGTERM
     assert [each.state for each in queue.facts()] == ["stopped"]
     queue._put(queue.resume("days", None, None).model_copy(update={"started": 2.0}))
     assert [each.state for each in queue.facts()] == ["failed"], "it was not stopped again"
+
+
+@pytest.mark.parametrize("name", ["mine", "home/novel", "-odd", f"home/{'ä' * 100}"])
+def test_runs_beside_the_studios_own_are_continued_stopped_and_deleted(runs: Path, tmp_path: Path, name: str) -> None:
+    """Runs in both folders may have the same name, and their names may be no file names of the queue."""
+    home = tmp_path / "home"
+    folder, other = home / name.removeprefix("home/"), home / "runs" / name.removeprefix("home/")
+    for each in (folder, other) if name.startswith("home/") else (folder,):
+        shutil.copytree(runs / "writer", each)
+    studio, registry = Studio(home, ServingSettings()), ModelRegistry([], home=home)
+    queue = studio.queue
+
+    def state() -> str:
+        return next(each.state for each in TrainingQueue(home).facts() if each.name == name)
+
+    assert resume(studio, registry, ResumeRequest(run=name)).name == name
+    job = queue._read(name)
+    assert job and job.arguments == ["train", f"--resume={folder.name}"] and state() == "waiting"
+    queue._put(job.model_copy(update={"started": 1.0, "pid": 1}))
+    assert state() == "finished"
+    with _locked(queue._file(name, ".lock")):
+        assert state() == "training"
+        queue.stop(name)
+        assert state() == "stopping" and (folder / "stop").exists() and not (other / "stop").exists()
+        with pytest.raises(PenwrightError, match="is being trained"):
+            delete_run(studio, registry, NameRequest(name=name))
+    delete_run(studio, registry, NameRequest(name=name))
+    assert not folder.exists() and not queue.facts()
+    assert other.exists() == name.startswith("home/")
+
+
+def test_new_run_does_not_take_the_name_of_a_run_beside_the_studios_own(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "writer", tmp_path / "novel")
+    assert TrainingQueue(tmp_path).add("novel", [], 1.0).name == "novel-2"
 
 
 def test_plans_are_made_one_after_another_and_their_order_is_known(

@@ -38,7 +38,7 @@ from penwright.serving.studio_fields import (
     Upload,
     Uploaded,
 )
-from penwright.serving.texts import CHUNK_BYTES, TextFolder, check_name, require_free_disk, zipped
+from penwright.serving.texts import CHUNK_BYTES, TextFolder, require_free_disk, zipped
 from penwright.serving.training_queue import SAID, TrainingQueue
 from penwright.storage import remove_folder
 
@@ -175,24 +175,24 @@ def stop(studio: TheStudio, body: NameRequest) -> Done:
 @router.post("/resume")
 def resume(studio: TheStudio, registry: Registry, body: ResumeRequest) -> Queued:
     """Queue a stopped, failed or finished run again. A run that has saved nothing yet starts over."""
-    folder = folders(registry).get(body.run)
-    name = folder.name if folder else body.run
-    if studio.queue.has(name):  # the queue refuses a run that is being trained
-        is_begun = folder is not None and (folder / CORPUS).is_file()
-        return Queued(name=studio.queue.resume(name, folder if is_begun else None, body.minutes).name)
+    folder = studio.queue.folder_of(body.run)
+    if folder is not None:  # the queue refuses a run that is being trained
+        is_begun = (folder / CORPUS).is_file()
+        return Queued(name=studio.queue.resume(body.run, folder if is_begun else None, body.minutes).name)
     run = run_of(registry, body.run)
     if state_of(run) in LIVE:
         raise UsageError(f"{body.run} is already being trained")
-    return Queued(name=studio.queue.resume(name, run.folder, body.minutes).name)
+    return Queued(name=studio.queue.resume(body.run, run.folder, body.minutes).name)
 
 
 @router.post("/delete-run")
 def delete_run(studio: TheStudio, registry: Registry, body: NameRequest) -> Done:
     """Delete a run that is not being trained, and its entry in the queue."""
-    folder = folders(registry).get(check_name(body.name))
-    name = folder.name if folder else body.name
-    studio.queue.remove(name)
-    if folder is not None:
+    folder = studio.queue.folder_of(body.name) or folders(registry).get(body.name)
+    if folder is None:
+        raise UsageError(f"there is no run '{body.name[:80]}'")
+    studio.queue.remove(body.name)
+    if folder.is_dir():
         with Run(folder).lock():  # raises PenwrightError while another process trains the run
             remove_folder(folder)
     return Done()

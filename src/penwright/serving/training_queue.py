@@ -1,12 +1,14 @@
 """The training queue of the studio: a separate process trains each run, one run at a time.
 
 queue/NAME.json (the job)  queue/NAME.log (its output)  queue/NAME.lock (held while its process is running)
+A checksum takes the place of a NAME that cannot be a file name, such as home/novel.
 
 The queue is stored in files, so that it survives a restart of the server. The training process inherits the lock,
 and the system releases it when the process ends for any reason.
 """
 
 import fcntl
+import hashlib
 import os
 import signal
 import subprocess
@@ -39,6 +41,7 @@ class Job(BaseModel):
     model_config = ConfigDict(strict=True)
 
     name: str
+    folder: str = ""  # folder of the run, relative to the studio's; "": runs/NAME, in files of earlier versions
     arguments: list[str]  # arguments of the penwright command
     minutes: float | None  # training budget, which the page needs to show the progress
     created: float
@@ -69,7 +72,7 @@ class TrainingQueue:
         """Lock the queue for this server. Raises PenwrightError if another server holds it."""
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
-            self._own = self._locked(".studio")
+            self._own = _locked(self.folder / ".studio.lock")
         except BlockingIOError:
             raise PenwrightError(
                 f"a studio is already open in {self.home}. Use it, or choose a different folder"
@@ -88,16 +91,18 @@ class TrainingQueue:
     def _add(self, name: str, arguments: list[str], minutes: float | None) -> Job:
         names = [check_name(name), *(f"{name}-{number}" for number in range(2, 10_000))]
         free = next(each for each in names if not self._is_taken(each))
-        return self._put(Job(name=free, arguments=["train", *arguments, "--run", f"{RUNS}/{free}"], minutes=minutes,
-                             created=time.time()))  # fmt: skip
+        folder = f"{RUNS}/{free}"
+        arguments = ["train", *arguments, "--run", folder]
+        return self._put(Job(name=free, folder=folder, arguments=arguments, minutes=minutes, created=time.time()))
 
-    def has(self, name: str) -> bool:
-        """Return whether the queue has a job with this name, including jobs that have ended."""
-        return self._read(check_name(name)) is not None
+    def folder_of(self, name: str) -> Path | None:
+        """Return the folder of the run with this name, or None if the queue has no such job, not even an ended one."""
+        job = self._read(name)
+        return self._run(job).folder if job else None
 
     def resume(self, name: str, folder: Path | None, minutes: float | None) -> Job:
         """Queue a run again: resume `folder`, for `minutes` more if given, or rerun the job if `folder` is None."""
-        if self._is_running(check_name(name)):
+        if self._is_running(name):
             raise UsageError(f"{name} is already being trained")
         before = self._read(name)
         if folder is None:
@@ -106,30 +111,28 @@ class TrainingQueue:
             anew = {"created": time.time(), "started": None, "pid": None, "was_stopped": False}
             return self._put(before.model_copy(update=anew))
         place = os.path.relpath(folder, self.home)
-        budget = [] if minutes is None else ["--minutes", f"{minutes:g}"]
+        arguments = ["train", f"--resume={place}", *([] if minutes is None else ["--minutes", f"{minutes:g}"])]
         known = before.minutes if before else None
         total = known + (minutes or 0.0) if known is not None else None
-        return self._put(
-            Job(name=name, arguments=["train", "--resume", place, *budget], minutes=total, created=time.time())
-        )
+        return self._put(Job(name=name, folder=place, arguments=arguments, minutes=total, created=time.time()))
 
     def remove(self, name: str) -> None:
         """Remove a run from the queue, but keep its folder. Raises UsageError while the run is being trained."""
-        if self._is_running(check_name(name)):
+        if self._is_running(name):
             raise UsageError(f"{name} is being trained. Stop it first")
         for suffix in (".json", ".log", ".lock"):
-            (self.folder / f"{name}{suffix}").unlink(missing_ok=True)
+            self._file(name, suffix).unlink(missing_ok=True)
 
     def stop(self, name: str) -> None:
         """Ask the training process to save and stop. Terminate it if it is still preparing, with nothing to save."""
-        job = self._read(check_name(name))
+        job = self._read(name)
         if job is None or not self._is_running(name):
             raise UsageError(f"{name} is not being trained by this studio")
         if self._state(job) == "preparing" and job.pid is not None:
             self._put(job.model_copy(update={"was_stopped": True}))
             os.kill(job.pid, signal.SIGTERM)
         else:
-            Run(self.home / RUNS / name).request_stop()
+            self._run(job).request_stop()
 
     def facts(self) -> list[JobFacts]:
         """List the runs in the queue, in the order in which they were added."""
@@ -150,9 +153,9 @@ class TrainingQueue:
     def _start(self, job: Job) -> None:
         """Start the process of a run. It has its own session, so it outlives the server."""
         job = self._put(job.model_copy(update={"started": time.time()}))
-        log = open_plain(self.folder / f"{job.name}.log", os.O_WRONLY | os.O_CREAT)
+        log = open_plain(self._file(job.name, ".log"), os.O_WRONLY | os.O_CREAT)
         os.ftruncate(log, 0)
-        with open(log, "ab") as output, self._locked(job.name) as lock:
+        with open(log, "ab") as output, _locked(self._file(job.name, ".lock")) as lock:
             process = subprocess.Popen(
                 [sys.executable, "-m", "penwright", *job.arguments],
                 cwd=self.home,
@@ -165,28 +168,18 @@ class TrainingQueue:
         self._processes.append(process)
         self._put(job.model_copy(update={"pid": process.pid}))
 
-    def _locked(self, name: str) -> BinaryIO:
-        """Open and lock a lock file. Raises BlockingIOError while another process holds the lock."""
-        file = open(open_plain(self.folder / f"{name}.lock", os.O_RDWR | os.O_CREAT), "rb")  # noqa: SIM115 - returned open
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.close()
-            raise
-        return file
-
     def _is_running(self, name: str) -> bool:
         with self._mutex:
-            if not (self.folder / f"{name}.lock").exists():
+            if not (lock := self._file(name, ".lock")).exists():
                 return False
             try:
-                self._locked(name).close()
+                _locked(lock).close()
             except BlockingIOError:
                 return True
             return False
 
     def _state(self, job: Job) -> JobState:
-        run = Run(self.home / RUNS / job.name)
+        run = self._run(job)
         if job.started is None:
             return "waiting"
         if self._is_running(job.name):
@@ -218,7 +211,7 @@ class TrainingQueue:
 
     def _log(self, job: Job) -> list[str]:
         try:
-            file = open(open_plain(self.folder / f"{job.name}.log", os.O_RDONLY), "rb")  # noqa: SIM115 - closed below
+            file = open(open_plain(self._file(job.name, ".log"), os.O_RDONLY), "rb")  # noqa: SIM115 - closed below
         except (OSError, PenwrightError):
             return []
         with file:
@@ -226,18 +219,44 @@ class TrainingQueue:
             return [line for line in file.read(LOG_TAIL).decode("utf-8", "replace").split("\n") if line.strip()]
 
     def _is_taken(self, name: str) -> bool:
-        return os.path.lexists(self.home / RUNS / name) or (self.folder / f"{name}.json").exists()
+        places = (self.home / RUNS / name, self.home / name, self._file(name, ".json"))  # runs lie in both folders
+        return any(map(os.path.lexists, places))
+
+    def _run(self, job: Job) -> Run:
+        return Run(self.home / (job.folder or f"{RUNS}/{job.name}"))
+
+    def _file(self, name: str, suffix: str) -> Path:
+        """Return the path of a file of a job."""
+        try:
+            return self.folder / f"{check_name(name)}{suffix}"
+        except UsageError:
+            return self.folder / f"{hashlib.sha256(name.encode()).hexdigest()}{suffix}"
 
     def _put(self, job: Job) -> Job:
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.folder / f"{job.name}.json", job.model_dump_json())
+        write_atomically(self._file(job.name, ".json"), job.model_dump_json())
         return job
 
     def _read(self, name: str) -> Job | None:
-        with suppress(OSError, PenwrightError, ValidationError):
-            return Job.model_validate_json(read_bytes(self.folder / f"{name}.json", MOST_IN_SMALL))
-        return None
+        return _job(self._file(name, ".json"))
 
     def _jobs(self) -> list[Job]:
-        jobs = [self._read(path.stem) for path in self.folder.glob("*.json")]
+        jobs = map(_job, self.folder.glob("*.json"))
         return sorted((job for job in jobs if job is not None), key=lambda job: job.created)
+
+
+def _job(path: Path) -> Job | None:
+    with suppress(OSError, PenwrightError, ValidationError):
+        return Job.model_validate_json(read_bytes(path, MOST_IN_SMALL))
+    return None
+
+
+def _locked(path: Path) -> BinaryIO:
+    """Open and lock a lock file. Raises BlockingIOError while another process holds the lock."""
+    file = open(open_plain(path, os.O_RDWR | os.O_CREAT), "rb")  # noqa: SIM115 - returned open
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise
+    return file
