@@ -6,7 +6,7 @@ import pytest
 
 from penwright.application import Application
 from penwright.config import Table, merge
-from penwright.errors import Interrupted, PenwrightError
+from penwright.errors import Interrupted, PenwrightError, UsageError
 from penwright.run.checkpoint_folder import CheckpointFolder
 from penwright.run.folder import Run
 from penwright.training.auto import planner
@@ -96,6 +96,29 @@ def test_call_with_other_settings_does_not_resume_the_ensemble(settings: Table, 
         with pytest.raises(PenwrightError, match=rf"all was begun with a different {what}\."):
             ensemble.train_ensemble(merge(settings, other), 2, tmp_path / "all", no_observers)
     assert not list(tmp_path.glob("all-member-*"))
+
+
+def test_member_that_began_again_with_fewer_minutes_is_continued(
+    settings: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(prepare(settings), tmp_path / "one")
+    stored = Run.open(tmp_path / "one").recipe
+    training = stored.training.model_copy(update={"steps": None, "minutes": 0.7})
+    monkeypatch.setattr(Run, "recipe", stored.model_copy(update={"training": training}))
+    asked = merge(settings, {"training": {"steps": None, "minutes": 1.0}})
+    ensemble._require_settings(tmp_path / "one", asked)
+    with pytest.raises(PenwrightError, match=r"a different training\.batch_tokens"):
+        ensemble._require_settings(tmp_path / "one", merge(asked, {"training": {"batch_tokens": 9}}))
+
+
+def test_ensemble_of_regression_models_is_continued_and_encoders_are_refused(tmp_path: Path) -> None:
+    table = tmp_path / "stars.tsv"
+    table.write_text("stars\ttext\n" + "".join(f"{n % 5}\tword {n} is {'good ' * (n % 5)}\n" for n in range(60)))
+    scored = merge(TINY, {"task": "score", "data": {"train": [str(table)]}, "training": {"batch_tokens": 256}})
+    for _ in range(2):
+        ensemble.train_ensemble(scored, 2, tmp_path / "all", no_observers)
+    with pytest.raises(UsageError, match="--ensemble is not possible for the task encode"):
+        ensemble.train_ensemble({**scored, "task": "encode"}, 2, tmp_path / "other", no_observers)
 
 
 def test_folder_of_another_run_is_refused_before_training(settings: Table, tmp_path: Path) -> None:

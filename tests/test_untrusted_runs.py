@@ -1,8 +1,10 @@
 """Run folders from an untrusted source: links, pipes and huge files are refused and harm no other files."""
 
+import json
 import os
 import shutil
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -122,6 +124,19 @@ def test_huge_file_is_refused(parent: Path, part: str) -> None:
         (PenwrightError, PenwrightWarning), match=rf"{part.rpartition('/')[2]} (has 4,398,046,511,104 bytes|is damaged)"
     ):
         load(run)
+
+
+def test_impossible_values_in_small_files_are_refused_or_ignored(parent: Path) -> None:
+    run = parent / "here" / "run"
+    manifest = run / "checkpoints" / "first" / "manifest.json"
+    manifest.parent.mkdir(exist_ok=True)
+    manifest.write_text(json.dumps({"step": inf}))
+    assert Run(run).checkpoints.first() is None
+    for terms in ([["", ["x"]]], [["x", []]], [["x", [""]]]):
+        record = json.loads((run / "corpus.json").read_text())
+        (run / "corpus.json").write_text(json.dumps(record | {"new_terms": terms}))
+        with pytest.raises(PenwrightError, match=r"corpus\.json"):
+            load(run)
 
 
 def test_run_folder_itself_may_be_a_symlink(parent: Path) -> None:

@@ -24,7 +24,8 @@ from penwright.classification.mixture import (
 )
 from penwright.classification.ngrams import NgramVectorizer
 from penwright.classification.solver import SparseRows, fit_coefficients
-from penwright.config import ModelSettings
+from penwright.config import ModelSettings, Table, merge
+from penwright.data.batches import MixedBatches
 from penwright.data.corpus import Columns, Corpus, LabelKind, ReadingOptions
 from penwright.data.labelled import open_labelled
 from penwright.data.labels import label_set
@@ -40,12 +41,15 @@ from penwright.evaluation.classification import (
     worst_sets,
 )
 from penwright.model.transformer import EncoderOnly
-from penwright.tasks import AnyCorpus, RunContext, linear
+from penwright.run.folder import Run
+from penwright.tasks import TASKS, AnyCorpus, RunContext, linear
 from penwright.tasks.labelled import linear_note, target_table
 from penwright.tasks.multi_label import FEWEST_POSITIVES, baselines, fit_thresholds
 from penwright.workflows.evaluate import evaluation_context, open_corpus_of
+from penwright.workflows.finetune import with_old_text
 from penwright.workflows.load import OpenedRun, open_run
-from penwright.workflows.plan import first_examples
+from penwright.workflows.plan import first_examples, prepare
+from penwright.workflows.train import _begin, train
 
 from ..cli.conftest import QUICK, Command, penwright  # noqa: F401  # a fixture
 
@@ -339,3 +343,31 @@ def test_files_with_different_kinds_of_labels_are_refused(tmp_path: Path) -> Non
     plain = write(tmp_path / "plain.csv", ["text", "label"], [[f"text {k}", "ab"[k % 2]] for k in range(40)])
     with pytest.raises(PenwrightError, match="different kinds of labels"):
         open_labelled([plain, set_table(tmp_path, "|")])
+
+
+def test_texts_of_the_base_keep_their_own_labels(tmp_path: Path) -> None:
+    def write_table(name: str, cells: list[str]) -> list[str]:
+        rows = [f"word {n * 7 % 11} and {n}|{cell}\n" for n, cell in enumerate(cells * 20)]
+        (tmp_path / name).write_text("text|label\n" + "".join(rows), encoding="utf-8")
+        return [str(tmp_path / name)]
+
+    small = {"d_model": 16, "n_layers": 1, "n_heads": 1, "context_length": 32, "ngrams": False}
+    training = {"steps": 1, "batch_tokens": 4096, "threads": 1, "precision": "float32"}
+    settings: Table = {"task": "classify", "training": training, "data": {"text": "text", "label": "label"}}
+    settings["data"]["label_separator"] = ";"
+    cells = ["a;b", "b;c", "c", "a"]
+    base = merge(settings, {"model": small, "data": {"train": write_table("old.csv", cells)}})
+    train(prepare(base), tmp_path / "base")
+    tuned = {"data": {"train": write_table("new.csv", ["c", "a;b;c", "b", "a"])}}
+    tuned["finetuning"] = {"base": str(tmp_path / "base"), "keep_old": 0.5}
+    context = _begin(prepare(merge(settings, tuned)), Run.create(tmp_path / "tuned"), [])
+    assert context.training is not None
+    mixed_in = with_old_text(context, TASKS["classify"].batches(context, context.training))
+    assert isinstance(mixed_in, MixedBatches) and context.card.labels == ("a", "b", "c")
+    seen = {
+        (context.tokenizer.decode(tokens[padding].tolist()).split()[-1], tuple(targets.tolist()))
+        for batch in mixed_in.old.in_order()
+        for tokens, padding, targets in zip(batch.tokens, batch.padding, batch.targets, strict=True)
+    }
+    rows = {"a;b": (1, 1, 0), "b;c": (0, 1, 1), "c": (0, 0, 1), "a": (1, 0, 0)}
+    assert seen and seen <= {(str(n), rows[cell]) for n, cell in enumerate(cells * 20)}

@@ -210,6 +210,13 @@ def test_contrastive_fine_tuning_learns_few_labels(
     assert penwright_package.load(run).classify("a fine film")[0].label == "good"
     more = penwright("train", "--resume", run)
     assert more.returncode == 1 and "To train longer, add a budget" in more.stderr
+    again = ["--from", run, "--minutes", 0.5, "--set", "finetuning.contrastive=true", *settings()]
+    same_labels = penwright("train", corpora / "labels.csv", "--run", tmp_path / "again", *again)
+    assert same_labels.returncode == 0, same_labels.stderr
+    assert "contrastive fine-tuning (" in same_labels.stderr
+    longer = penwright("train", "--resume", run, "--steps", 2)
+    assert longer.returncode == 0, longer.stderr
+    assert Run(run).checkpoints.last_step() == 2
 
 
 def test_frozen_embeddings_stay_as_they_are(penwright: Command, runs: Path, corpora: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penwright.errors import PenwrightError
 from penwright.model.transformer import EncoderDecoder
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.training import train_tokenizer
@@ -79,7 +80,12 @@ def test_pair_too_long_for_the_model_has_no_links(
     translating_model: Callable[..., EncoderDecoder], characters: Tokenizer
 ) -> None:
     model = translating_model(characters.vocab_size, positions={"type": "learned"})
-    assert Aligner(model, characters, AlignmentHead(0, 0, 0)).align([("a " * 40, "b"), ("a", "b")])[0] == frozenset()
+    long = ("a " * 40, "b")
+    assert Aligner(model, characters, AlignmentHead(0, 0, 0)).align([long, ("a", "b")])[0] == frozenset()
+    assert choose_head(model, characters, [long, *PAIRS]) == choose_head(model, characters, PAIRS)
+    assert cross_attention(model, characters, [TokenPair((3,) * 40, (3,))]) == [None] and coverage(None) == 0
+    with pytest.raises(PenwrightError, match="no sentence pair that fits"):
+        choose_head(model, characters, [long])
 
 
 def test_coverage_is_lower_when_source_tokens_lack_attention(

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from penwright.config import DecodingSettings
-from penwright.errors import PenwrightError, UsageError
+from penwright.errors import PenwrightError, UnknownArgument, UsageError
 from penwright.model.quantized import to_precision
 from penwright.model.transformer import EncoderDecoder
 from penwright.tokenizers import Tokenizer
@@ -83,6 +83,17 @@ def test_samples_depend_only_on_text_and_seed(translator: Translator) -> None:
     assert len({c.text for c in alone.candidates}) == 3
     (other,) = translator.sample(["a cat runs"], 3, settings.model_copy(update={"seed": 4}))
     assert other.text != alone.text
+
+
+def test_samples_and_diverse_translations_keep_to_their_settings(translator: Translator) -> None:
+    several = [translator.sample("the dog", 2, max_new_tokens=3), translator.diverse("the dog", 2, max_new_tokens=3)]
+    for (found,) in several:
+        assert all(len(candidate.pieces) <= 3 for candidate in found.candidates)
+    with pytest.raises(UnknownArgument, match="banned_words has no effect in this call"):
+        translator.sample("the dog", banned_words=["cat"])
+    for use in (translator.sample, translator.diverse):
+        with pytest.raises(UsageError, match=r"number of translations \(0\) must be at least 1"):
+            use("the dog", 0)
 
 
 def test_sample_at_temperature_zero_is_greedy(translator: Translator) -> None:

@@ -277,5 +277,5 @@ def test_new_plan_for_less_time_keeps_the_hints_of_the_corpus(pairs: Path, terms
 
 def test_dictionary_is_refused_for_other_tasks(terms: Path, tmp_path: Path) -> None:
     novel = write(tmp_path / "novel.txt", "It was a dark night, and the rain fell.\n" * 100)
-    with pytest.raises(UsageError, match="dictionary is for translators only"):
+    with pytest.raises(UsageError, match="dictionary is only for translators"):
         penwright.train(novel, run=tmp_path / "run", settings={**QUICK, "data": {"dictionary": str(terms)}}, quiet=True)

@@ -104,5 +104,11 @@ def test_unbreakable_words_are_not_split_by_wrapping() -> None:
         assert not line.endswith(("5", "\u00a0"))
 
 
+def test_line_breaks_of_markdown_are_kept() -> None:
+    long = "This line ends with two spaces, and so it is long enough to be continued  \nby the next line, but is not."
+    for document in (long, "Two spaces.  \nNext line.\n", "Blank line with spaces.\n   \nNext.\n"):
+        assert translated(document, "en", unchanged) == document
+
+
 def test_windows_line_ends_become_newlines() -> None:
     assert translated("a.\r\n\r\nb.\r\n", "en", unchanged) == "a.\n\nb.\n"

@@ -89,7 +89,7 @@ def estimate(model: Table, vocab_size: int, tokens: int, n_gpus: int, gpu: str, 
     table = {"task": "generate", "data": {"train": ["nowhere"]}, "model": model}
     table["training"] = {"steps": 1, "batch_tokens": tokens, **training}
     recipe = validate(Recipe, table, "test")
-    size = size_of("generate", vocab_size, recipe.model, tokens)
+    size = size_of("generate", vocab_size, recipe.model, tokens, recomputes=recipe.training.activation_checkpointing)
     return estimate_cluster(recipe, size, n_gpus, GPUS[gpu])
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from penwright.errors import PenwrightError
 from penwright.run.folder import Run
 from penwright.run.records import STEPS
 from penwright.training.observers import FIRST_STEPS, LOG_EVERY, StepLog
@@ -45,3 +46,23 @@ def test_skipped_steps_are_left_out_of_the_means(tmp_path: Path, make_trainer: C
     log.stepped(trainer, StepReport(FIRST_STEPS + 3, nan, nan, 1.0, 4))
     log.finished(trainer)
     assert [(record["loss"], record["gradient norm"]) for record in run.records(STEPS)] == [(2.0, 1.0), (None, None)]
+
+
+def test_full_disk_at_a_log_line_does_not_end_the_training(
+    tmp_path: Path, make_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, full = Run.create(tmp_path / "run"), [True]
+    append = run.append
+
+    def write(name: str, record: dict[str, object]) -> None:
+        if full.pop() if full else False:
+            raise PenwrightError("the disk is full")
+        append(name, record)
+
+    monkeypatch.setattr(run, "append", write)
+    trainer, log = make_trainer(training={"steps": 2}), StepLog(run)
+    losses = []
+    for report in trainer.steps():
+        losses.append(report.loss)
+        log.stepped(trainer, report)
+    assert [record["loss"] for record in run.records(STEPS)] == [pytest.approx(sum(losses) / 2)]

@@ -255,11 +255,6 @@ class Recipe(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> "Recipe":
-        if self.tokenizer.prefix_space and self.task not in ("classify", "encode"):
-            raise ValueError(
-                "[tokenizer] prefix_space is only for classifiers and encoders: with it, other models would begin "
-                "each text with a space"
-            )
         is_new_writer = self.task == "generate" and not self.finetuning and self.model.tie_embeddings == "none"
         if self.training.bigram_init and not is_new_writer:
             raise ValueError(
@@ -268,12 +263,7 @@ class Recipe(Settings):
             )
         if self.training.consistency:
             self._check_consistency()
-        if self.model.token_dropout and self.task != "classify":
-            raise ValueError("[model] token_dropout is only for classifiers: set it to 0")
-        if self.data.dictionary is not None and self.task != "translate":
-            raise ValueError(f"[data] dictionary is for translators only, not for the task {self.task}")
-        if self.model.balanced and self.model.problem_type != "single_label_classification":
-            raise ValueError("[model] balanced (--balance) is only for classifiers that give each text one label")
+        self._check_task()
         if self.finetuning and self.finetuning.base_weight and (self.lora or self.training.ema_decay):
             raise ValueError("[finetuning] base_weight cannot be combined with [lora] or with [training] ema_decay")
         if self.lora and not self.finetuning:
@@ -281,6 +271,25 @@ class Recipe(Settings):
                 "[lora] needs [finetuning]: an adapter changes a trained model. Name the model with --from RUN"
             )
         return self
+
+    def _check_task(self) -> None:
+        """Raise ValueError for settings that have no effect with this task."""
+        is_classifier, is_encoder = self.task == "classify", self.task in ("classify", "encode")
+        one_label = is_classifier and self.model.problem_type == "single_label_classification"
+        tuning, one = self.finetuning, "classifiers that give each text one label"
+        for value, suits, name, whom in (
+            # other models would begin each text with a space
+            (self.tokenizer.prefix_space, is_encoder, "[tokenizer] prefix_space", "classifiers and encoders"),
+            (self.data.group, is_classifier, "[data] group (--group)", "classifiers"),
+            (self.data.dictionary, self.task == "translate", "[data] dictionary", "translators"),
+            (self.data.dictionary_hints, self.data.dictionary, "[data] dictionary_hints", "runs with a dictionary"),
+            (self.model.token_dropout, is_classifier, "[model] token_dropout", "classifiers"),
+            (self.model.balanced, one_label, "[model] balanced (--balance)", one),
+            (tuning and tuning.contrastive, one_label, "[finetuning] contrastive", one),
+            (self.distillation, self.task != "encode", "[distillation]", "other tasks than encode"),
+        ):
+            if value and not suits:
+                raise ValueError(f"{name} is only for {whom}")
 
     def _check_consistency(self) -> None:
         remedy = "set training.consistency to 0"

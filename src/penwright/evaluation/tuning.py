@@ -97,14 +97,15 @@ def _translated_by(translator: Translator, sources: Sequence[str], trial: Trial)
 def _coverages(
     translator: Translator, sources: Sequence[str], lists: Sequence[Sequence[Candidate]]
 ) -> list[list[float]]:
-    encode = translator.tokenizer.encode
+    tokenizer = translator.tokenizer
     pairs = [
-        TokenPair(encode(source), encode(candidate.text))
+        TokenPair(tokenizer.encode(source), tokenizer.target.encode(candidate.text))
         for source, candidates in zip(sources, lists, strict=True)
         for candidate in candidates
     ]
-    maps = iter(cross_attention(translator.model, translator.tokenizer, pairs))
-    return [[coverage(next(maps)) for _ in candidates] for candidates in lists]
+    maps = cross_attention(translator.model, tokenizer, pairs)
+    coverages = iter(map(coverage, maps))
+    return [[next(coverages) for _ in candidates] for candidates in lists]
 
 
 def _ranked(

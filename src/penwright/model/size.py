@@ -33,15 +33,22 @@ def size_of(
     batch_tokens: int = 0,
     n_labels: int = 2,
     lora: LoraSettings | None = None,
+    *,
+    recomputes: bool = False,
 ) -> Size:
-    """Return the size of a model, computed from the shapes of its parameters."""
+    """Return the size of a model, computed from the shapes of its parameters.
+
+    With `recomputes`, the memory is that of training with activation checkpointing.
+    """
     parameters, tables, trained = _counted(task, vocab_size, settings, n_labels, lora)
     output = vocab_size * settings.d_model if task != "classify" and settings.tie_embeddings != "none" else 0
     matrices = parameters - tables + output
     layers = settings.n_layers + (settings.n_decoder_layers or settings.n_layers if task == "translate" else 0)
     attention = 4 * layers * settings.context_length * settings.n_heads * settings.d_head
     logits = 2 * min(batch_tokens * vocab_size, KEPT_LOGITS)
-    activations = (batch_tokens * layers * settings.d_model * ACTIVATIONS_PER_LAYER + logits) * 4
+    # with activation checkpointing, only the inputs of all blocks are stored, and the activations of one
+    vectors = layers + ACTIVATIONS_PER_LAYER if recomputes else layers * ACTIVATIONS_PER_LAYER
+    activations = (batch_tokens * vectors * settings.d_model + logits) * 4
     weights = ADAMW_BYTES * trained + FROZEN_BYTES * (parameters - trained)
     return Size(parameters, matrices, 2 * matrices + attention, weights + activations, trained)
 

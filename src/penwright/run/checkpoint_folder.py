@@ -44,7 +44,7 @@ class CheckpointFolder:
         folder = self.folder / FIRST
         try:
             return Checkpoint(folder, int(read_json(folder / "manifest.json", MOST_IN_SMALL)["step"]))
-        except (OSError, ValueError, KeyError, TypeError, UnsafeFile):
+        except (OSError, ValueError, KeyError, OverflowError, TypeError, UnsafeFile):
             return None
 
     def last_step(self) -> int:

@@ -7,8 +7,9 @@ current files and settings of the run before a model is built.
 
 import os
 from dataclasses import dataclass
+from typing import Annotated
 
-from pydantic import BaseModel, PositiveInt, ValidationError
+from pydantic import BaseModel, Field, PositiveInt, ValidationError
 
 from penwright.config import Recipe, flatten
 from penwright.errors import PenwrightError
@@ -29,6 +30,9 @@ MAY_CHANGE = {  # [model] settings that may change when a run is resumed
 }
 
 
+NotBlank = Annotated[str, Field(pattern=r"\S")]
+
+
 @dataclass(frozen=True)
 class ModelCard:
     """Facts about the training data of a model that are needed for inference, as in the corpus.json of a run."""
@@ -37,7 +41,7 @@ class ModelCard:
     max_source_tokens: PositiveInt | None = None  # length of the longest training source in tokens, end token included
     languages: Languages | None = None  # source and target language, if known; missing in older runs
     new_terms: tuple[
-        tuple[str, tuple[str, ...]], ...
+        tuple[NotBlank, Annotated[tuple[NotBlank, ...], Field(min_length=1)]], ...
     ] = ()  # dictionary terms that occur in no training sentence, with their translations
     hints: bool = False  # whether a translator was trained with dictionary hints in place of terms; not in older runs
     label_counts: tuple[int, ...] = ()  # number of training texts of each label; missing in older runs

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
+import numpy as np
+
 from penwright.config import Recipe
 from penwright.data.conversations import (
     AnswerBatches,
@@ -78,10 +80,12 @@ def _scores(context: RunContext, one_in: int) -> Sequence[Score]:
 
 
 def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
-    """Score n-gram models on the answers."""
+    """Score n-gram models on the answers, each with its end token, as the model is scored."""
     assert context.training is not None
-    training, held_out = (store.column("answer").tokens for store in (context.training, context.held_out))
-    nats = ngram_baselines(training[:], held_out[:], context.tokenizer.vocab_size)
+    end = template_of(context.recipe.chat).end_of_answer(context.tokenizer)
+    columns = (store.column("answer") for store in (context.training, context.held_out))
+    training, held_out = (np.insert(column.tokens[:], np.cumsum(column.lengths), end) for column in columns)
+    nats = ngram_baselines(training, held_out, context.tokenizer.vocab_size)
     return [Score("nats per token", value, note=name) for name, value in nats.items()]
 
 

@@ -86,19 +86,20 @@ def make_card(
 ) -> ModelCard:
     """Make a model card from the corpus, the token store, the tokenizer and the data settings.
 
-    A fine-tuned translator still translates sources as long as its base does, and keeps its languages unless the corpus
-    names others.
+    A fine-tuned translator still translates sources as long as its base does. It keeps the languages and the dictionary
+    terms of its base unless the corpus names others.
     """
     pairs = (each for each in islice(corpus.training, FIRST) if isinstance(each, Pair))
     languages = languages_between(corpus.names) or checked_languages(requested_languages(data), pairs)
-    sources = training.columns.get("source")
+    sources, terms = training.columns.get("source"), corpus.new_terms
     longest = None if sources is None else int(sources.lengths.max()) + len(tokenizer.source(()))
     if base is not None and longest is not None:
         longest = base.max_source_tokens and max(longest, base.max_source_tokens)
         languages = languages or base.languages
+        terms = tuple((dict(base.new_terms) | dict(terms)).items())
     counts = tuple(corpus.label_counts.values())
     hints = data.dictionary is not None and bool(data.dictionary_hints)
-    return ModelCard(corpus.labels, longest, languages, corpus.new_terms, hints, counts)
+    return ModelCard(corpus.labels, longest, languages, terms, hints, counts)
 
 
 def reading_of(recipe: Recipe, roles: Roles | None = None) -> ReadingOptions:

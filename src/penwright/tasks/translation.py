@@ -66,7 +66,8 @@ def evaluate(context: RunContext, beam_size: int | None = None, output: Path | N
     pairs = list(_pairs(context.corpus.held_out))
     translations = _translate(context, pairs, beam_size or context.recipe.decoding.beam_size)
     if output is not None:
-        write_atomically(output, "".join(f"{line}\n" for line in translations))
+        # line breaks inside a translation become spaces, so that each line of the file belongs to one pair
+        write_atomically(output, "".join(f"{' '.join(line.splitlines())}\n" for line in translations))
     return _scores(context, pairs, translations)
 
 

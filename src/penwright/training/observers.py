@@ -8,6 +8,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from penwright.errors import PenwrightError
 from penwright.evaluation.scores import Sample, Score
 from penwright.run.folder import Run
 from penwright.run.records import STEPS
@@ -75,8 +76,9 @@ class StepLog(Observer):
             "total_steps": state.total_steps,
             **({"consistent": True} if trainer.is_consistent else {}),
         }
-        self.run.append(STEPS, figures)
-        self.reports.clear()
+        with suppress(PenwrightError):  # the disk is full: try again later, with the reports of all steps since then
+            self.run.append(STEPS, figures)
+            self.reports.clear()
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field, NonNegativeInt
 
 from penwright.decoding.batches import batches_by_length, right_padded
+from penwright.errors import PenwrightError
 from penwright.model import evaluating
 from penwright.model.attention_kernels import record_attention
 from penwright.model.transformer import EncoderDecoder
@@ -35,17 +36,20 @@ class TokenPair(NamedTuple):
 
 
 @torch.inference_mode()
-def cross_attention(model: EncoderDecoder, tokenizer: Tokenizer, pairs: Sequence[TokenPair]) -> list[Maps]:
+def cross_attention(model: EncoderDecoder, tokenizer: Tokenizer, pairs: Sequence[TokenPair]) -> list[Maps | None]:
     """Return the cross-attention of each pair, with a row for the start token and for each target token.
 
-    The end token of the source is left out.
+    The end token of the source is left out. The result of a pair that is longer than the model's context is None.
     """
     results: dict[int, Maps] = {}
     before = (tokenizer.start_id, *tokenizer.target_prefix)
     first_row, first_column = len(before) - 1, tokenizer.n_before_source
     names = [f"blocks.{layer}.cross_attention" for layer in range(model.n_decoder_layers)]
+    lengths = [max(len(tokenizer.source(pair.source)), len(before) + len(pair.target)) for pair in pairs]
+    fitting = [number for number, length in enumerate(lengths) if length <= model.settings.context_length]
     with evaluating(model) as device:
-        for batch in batches_by_length([max(map(len, pair)) + 1 for pair in pairs], BATCH_TOKENS):
+        for places in batches_by_length([lengths[number] for number in fitting], BATCH_TOKENS):
+            batch = [fitting[place] for place in places]
             sources = right_padded([tokenizer.source(pairs[number].source) for number in batch], device)
             targets = right_padded([[*before, *pairs[number].target] for number in batch], device)
             with record_attention(model.decoder) as maps:
@@ -55,15 +59,17 @@ def cross_attention(model: EncoderDecoder, tokenizer: Tokenizer, pairs: Sequence
                 source, target = pairs[number]
                 maps_of_pair = layers[:, row, :, first_row:, first_column:]
                 results[number] = maps_of_pair[:, :, : len(target) + 1, : len(source)]
-    return [results[number] for number in range(len(pairs))]
+    return [results.get(number) for number in range(len(pairs))]
 
 
-def coverage(maps: Maps) -> float:
+def coverage(maps: Maps | None) -> float:
     """Return the coverage of the source in nats: 0 if each source token receives a total attention of at least 1.
 
     This is the sum over source tokens of log(min(1, attention received)) (Wu et al. 2016, equation 14). The attention
-    is the mean of all heads.
+    is the mean of all heads. The result for None, a pair longer than the context, is 0.
     """
+    if maps is None:
+        return 0.0
     received = maps.mean((0, 1)).sum(0)
     return float(np.log(np.clip(received, 1e-6, 1.0)).sum())
 
@@ -108,19 +114,23 @@ class Aligner:
         Weights are summed over the tokens of a source word and averaged over the tokens of a target word. Rows sum to
         less than 1, since the source's end token is left out. Pairs longer than the context have weights of 0.
         """
-        longest = self._model.settings.context_length - 1
-        fitting = [
-            n for n, pair in enumerate(pairs) if max(len(self._tokenizer.encode(side)) for side in pair) <= longest
+        return [
+            np.zeros((len(self._cut(pair[1])), len(self._cut(pair[0]))))
+            if attention is None
+            else word_weights(attention, pair, self.head, self._tokenizer, self._cut)
+            for attention, pair in zip(_maps(self._model, self._tokenizer, pairs), pairs, strict=True)
         ]
-        maps = _maps(self._model, self._tokenizer, [pairs[number] for number in fitting])
-        weights = [np.zeros((len(self._cut(target)), len(self._cut(source)))) for source, target in pairs]
-        for number, attention in zip(fitting, maps, strict=True):
-            weights[number] = word_weights(attention, pairs[number], self.head, self._tokenizer, self._cut)
-        return weights
 
 
 def choose_head(model: EncoderDecoder, tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> list[Agreement]:
-    """Rank all heads, best first, by how well their word links agree with those that a lexical model finds."""
+    """Rank all heads, best first, by how well their word links agree with those that a lexical model finds.
+
+    Pairs that are longer than the model's context are left out. Raises PenwrightError if no pair remains.
+    """
+    found = zip(_maps(model, tokenizer, pairs), pairs, strict=True)
+    known = [(maps, pair) for maps, pair in found if maps is not None]
+    if not known:
+        raise PenwrightError("there is no sentence pair that fits the model's context: give other pairs")
     heads = [
         AlignmentHead(layer, head, shift)
         for layer in range(model.n_decoder_layers)
@@ -128,10 +138,10 @@ def choose_head(model: EncoderDecoder, tokenizer: Tokenizer, pairs: Sequence[tup
         for shift in (0, 1)
     ]
     links: dict[AlignmentHead, list[Links]] = {head: [] for head in heads}
-    for attention, pair in zip(_maps(model, tokenizer, pairs), pairs, strict=True):
+    for attention, pair in known:
         for head in heads:
             links[head].append(links_of(word_weights(attention, pair, head, tokenizer)))
-    silver = lexical_links(pairs)
+    silver = lexical_links([pair for _, pair in known])
     agreements = [Agreement(head, f1(links[head], silver)) for head in heads]
     return sorted(agreements, key=lambda agreement: -agreement.f1)
 
@@ -152,7 +162,7 @@ def f1(predicted: Sequence[Links], expected: Sequence[Links]) -> float:
     return 2 * common / max(1, sum(map(len, predicted)) + sum(map(len, expected)))
 
 
-def _maps(model: EncoderDecoder, tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> list[Maps]:
+def _maps(model: EncoderDecoder, tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> list[Maps | None]:
     encoded = [TokenPair(tokenizer.encode(source), tokenizer.target.encode(target)) for source, target in pairs]
     return cross_attention(model, tokenizer, encoded)
 

@@ -7,6 +7,7 @@ from itertools import zip_longest
 import numpy as np
 import torch
 
+from penwright.config import DecodingSettings
 from penwright.decoding.batches import TargetBatch, batches_by_length, right_padded
 from penwright.decoding.beam_search import beam_search
 from penwright.decoding.engine import DecodeEngine
@@ -15,6 +16,7 @@ from penwright.decoding.sampling.logits_process import History, Logits
 from penwright.decoding.sampling.sampler import NEG_INF, RowRng, Sampling
 from penwright.decoding.sampling.topk import MaskedTopK, TokenSelector
 from penwright.decoding.sampling.utf8 import Situations, Utf8Rules
+from penwright.errors import UsageError
 from penwright.model import evaluating
 from penwright.model.transformer import EncoderDecoder
 from penwright.tokenizers import Tokenizer
@@ -76,20 +78,23 @@ class AlternativeSearch:
         return [best[0] for best in results]
 
     def diverse(
-        self, segments: Sequence[Segment], n: int, strength: float, settings: BeamSettings
+        self, segments: Sequence[Segment], n: int, strength: float, settings: BeamSettings, max_new_tokens: int | None
     ) -> dict[Segment, list[SegmentResult]]:
         """Return up to `n` different translations of each segment.
 
         The translations are found one after another. A token is penalized by `strength` nats for each earlier
         translation that has it at the same step (after Vijayakumar et al. 2018).
         """
+        _require_some(n)
         constrained = [self._searcher.soft_constraints(segment) for segment in segments]
         written: list[list[SegmentResult]] = [[] for _ in segments]
         for _ in range(n):
             penalized = [
                 self._discouraged(each, before, strength) for each, before in zip(constrained, written, strict=True)
             ]
-            for results, before in zip(self._searcher.search(penalized, settings, None), written, strict=True):
+            for results, before in zip(
+                self._searcher.search(penalized, settings, max_new_tokens), written, strict=True
+            ):
                 before.append(results[0])
         distinct = [list({results.text: results for results in texts}.values()) for texts in written]
         return dict(zip(segments, distinct, strict=True))
@@ -107,19 +112,22 @@ class AlternativeSearch:
 
     @torch.inference_mode()
     def sample(
-        self, segments: Sequence[Segment], sampling: Sampling, seed: int, n: int
+        self, segments: Sequence[Segment], sampling: Sampling, settings: DecodingSettings, n: int
     ) -> dict[Segment, list[SegmentResult]]:
         """Sample `n` translations of each segment.
 
         The same seed gives the same translations, whether a segment is translated alone or in a batch.
         """
+        _require_some(n)
         tokens = [source_tokens(self._tokenizer, segment) for segment in segments]
         results: dict[Segment, list[SegmentResult]] = {}
         with evaluating(self._model):
             for batch in batches_by_length([len(t) for t in tokens], BATCH_TOKENS // n):
-                limits = [self._searcher.limit(len(tokens[number])) for number in batch for _ in range(n)]
+                longest = settings.max_new_tokens
+                limits = [self._searcher.limit(len(tokens[k]), asked_for=longest) for k in batch for _ in range(n)]
                 rows = self._searcher.rows([tokens[number] for number in batch for _ in range(n)], max(limits))
-                sampled = iter(self._draw(rows, sampling, RowRng(seed, [*range(n)] * len(batch)), limits))
+                rng = RowRng(settings.seed, [*range(n)] * len(batch))
+                sampled = iter(self._draw(rows, sampling, rng, limits))
                 for number in batch:
                     constrained = self._searcher.soft_constraints(segments[number])
                     results[segments[number]] = [self._searcher.to_result(constrained, next(sampled)) for _ in range(n)]
@@ -134,3 +142,8 @@ class AlternativeSearch:
 
     def _utf8_rules(self, banned: tuple[int, ...]) -> Utf8Rules:
         return Utf8Rules.of(self._tokenizer, banned)
+
+
+def _require_some(n: int) -> None:
+    if n < 1:
+        raise UsageError(f"the number of translations ({n}) must be at least 1")

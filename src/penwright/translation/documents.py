@@ -21,6 +21,7 @@ _END = tuple('.!?:;…"”»“。！？：；」』）؟؛۔।॥׃')
 SHORT, FULL = 40, 60  # minimum width in columns of a wrapped line: FULL if it ends a sentence, otherwise SHORT
 _CLAUSE = re.compile(r"[,;:،؛]\s+|[、，；：]\s*|\s+(?=[-–—]\s)")
 _WORD = re.compile(r"\s+")
+_HARD_BREAK = "  "  # two spaces at the end of a line, a line break in Markdown
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def blocks(document: str) -> list[TextBlock]:
 def _continues(group: Sequence[str], line: str) -> bool:
     """Return whether a line continues a wrapped paragraph: it has the same indentation and follows a full line."""
     before, text = group[-1].rstrip(), line.strip()
-    if not text or not before or _BULLET.match(text):
+    if not text or not before or _BULLET.match(text) or group[-1].endswith(_HARD_BREAK):
         return False
     indents = {_indent(group[-1])} | ({_hanging(before)} if len(group) == 1 else set())
     return _indent(line) in indents and display_width(before) >= (FULL if before.endswith(_END) else SHORT)
@@ -76,14 +77,16 @@ def _block(group: Sequence[str]) -> TextBlock:
     bullet = _BULLET.match(first.lstrip())
     head = indent + (bullet[0] if bullet else "")
     rest = _indent(group[1]) if len(group) > 1 else ""
-    lines = [first[len(head) :].rstrip(), *(line.strip() for line in group[1:])]
+    lines = [first[len(head) :], *(line.strip() for line in group[1:])]
+    if len(group) > 1:
+        lines[0] = lines[0].rstrip()
     gaps = gaps_between(lines, [*[" "] * (len(lines) - 1), ""], lines)
     text = "".join(line + gap for line, gap in zip(lines, gaps, strict=True))
     return TextBlock(head, rest, text, max(map(display_width, group)) if len(group) > 1 else 0)
 
 
 def translated(document: str, language: str | None, translate: Callable[[Sequence[str]], Sequence[str]]) -> str:
-    """Translate a document sentence by sentence; `language` is passed to sentences()."""
+    """Translate a document sentence by sentence; `language` is passed to sentences(). Windows line ends become \\n."""
     parts = blocks(document.replace("\r\n", "\n"))
     cut = [sentences(part.text, language) if part.text.strip() else [] for part in parts]
     new = iter(translate([sentence.strip() for group in cut for sentence in group]))

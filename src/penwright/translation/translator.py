@@ -36,6 +36,8 @@ from penwright.translation.results import (
 
 SHORTEST_REACH = 5  # minimum source limit, in tokens: one character can take four, plus the end token
 USED_BY_BEAMS = (*BEAM_SETTINGS, "max_new_tokens")
+UNUSED_BY_SAMPLING = {*BEAM_SETTINGS, "min_new_tokens", "banned_words", "required_words", "pattern", "stop"}
+USED_BY_SAMPLING = tuple(name for name in DecodingSettings.model_fields if name not in UNUSED_BY_SAMPLING)
 Given = TypeVar("Given", Constraints, Constraints | Sequence[Constraints])
 
 
@@ -153,10 +155,10 @@ class Translator:
     ) -> list[Translation]:
         """Sample `n` translations of each text. The options are decoding settings, such as temperature and seed."""
         constraints = _with_old_name(constraints, demands)
-        settings = decoding_settings(self.defaults, settings, options)
+        settings = decoding_settings(self.defaults, settings, options, USED_BY_SAMPLING)
         sampling = Sampling(self._banned, settings)
         parts = self._prepared(texts, constraints, "")
-        results = self._alternatives.sample(distinct_segments(parts), sampling, settings.seed, n)
+        results = self._alternatives.sample(distinct_segments(parts), sampling, settings, n)
         return [assemble(self.tokenizer, text, results, self.reach) for text in parts]
 
     def diverse(
@@ -174,8 +176,9 @@ class Translator:
         """
         constraints = _with_old_name(constraints, demands)
         parts = self._prepared(texts, constraints, "")
-        search = self._search(decoding_settings(self.defaults, None, options, USED_BY_BEAMS))
-        results = self._alternatives.diverse(distinct_segments(parts), n, strength, search)
+        chosen = decoding_settings(self.defaults, None, options, USED_BY_BEAMS)
+        search, longest = self._search(chosen), chosen.max_new_tokens
+        results = self._alternatives.diverse(distinct_segments(parts), n, strength, search, longest)
         return [assemble(self.tokenizer, text, results, self.reach) for text in parts]
 
     def alternatives(

@@ -6,12 +6,12 @@ from shlex import quote
 
 from penwright.application import Application
 from penwright.config import BUDGETS, Table, flatten, merge
-from penwright.errors import Interrupted, PenwrightError
+from penwright.errors import Interrupted, PenwrightError, UsageError
 from penwright.run.folder import CORPUS, Run, require_unused
 from penwright.training.auto.capacity import DEFAULT_MINUTES
 from penwright.training.observers import Observer
 from penwright.workflows.load import load
-from penwright.workflows.plan import Prepared, apply_changes, prepare
+from penwright.workflows.plan import Prepared, apply_changes, prepare, without_score_task
 from penwright.workflows.resume import resume
 from penwright.workflows.train import train
 
@@ -27,6 +27,9 @@ def train_ensemble(settings: Table, n_members: int, folder: Path, watch: Watch) 
     A budget in minutes is divided among the members and the student. Any other budget applies to each of them. After
     an interruption, call the function again with the same folder: finished runs are not trained again.
     """
+    settings = without_score_task(settings)
+    if settings.get("task") == "encode":
+        raise UsageError("--ensemble is not possible for the task encode: encoders cannot learn from teachers")
     members = [folder.with_name(f"{folder.name}-member-{number}") for number in range(1, n_members + 1)]
     by_member = {member: member_settings(settings, n_members, number) for number, member in enumerate(members, 1)}
     _require_own(by_member, folder, _student_base(settings))
@@ -112,7 +115,8 @@ def _require_settings(folder: Path, settings: Table) -> None:
         flatten(each.model_dump()) for each in (apply_changes(run, {**settings, "training": training}, folder), run)
     )
     for name, value in requested.items():
-        if value != current.get(name):
+        # a run that began again with a larger model stores the minutes that were left
+        if value != current.get(name) and name != "training.minutes":
             raise PenwrightError(
                 f"{folder} was begun with a different {name}. Run the original command to continue it, "
                 "or choose a different --run"

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -238,7 +239,7 @@ def with_old_text(context: RunContext, batches: AnyBatches) -> AnyBatches:
         return batches
     corpus = _old_corpus(recipe)
     store = token_store(recipe.task, corpus, context.tokenizer, corpus.labels, held_out=False)
-    old: Batches[Any] = TASKS[recipe.task].batches(context, store)
+    old: Batches[Any] = TASKS[recipe.task].batches(replace(context, corpus=corpus), store)
     new: Batches[Any] = batches
     return MixedBatches(new, old, recipe.finetuning.keep_old)
 

@@ -128,10 +128,9 @@ def open_base(recipe: Recipe, run: Run | None = None) -> OpenedRun:
             f"{folder} was itself trained with LoRA, but an adapter needs a base with all weights. Make one: penwright "
             f"export {quote(str(folder))} --to penwright --output NEW_RUN"
         )
-    if digest is None:
-        return opened_run._replace(checkpoint=opened_run.best)
-    kept = [*opened_run.run.checkpoints.all(), *filter(None, [opened_run.run.checkpoints.first()])]
-    checkpoint = next((each for each in kept if each.weights_sha256 == digest), None)
+    checkpoints = opened_run.run.checkpoints
+    kept = [*checkpoints.all(), *checkpoints.early(), *filter(None, [checkpoints.first()])]
+    checkpoint = next((each for each in kept if each.weights_sha256 == digest), None) if digest else opened_run.best
     if checkpoint is None:
         raise PenwrightError(
             f"{folder} does not have the weights that training started from: it was trained further, or replaced by a "

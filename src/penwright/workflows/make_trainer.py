@@ -46,7 +46,9 @@ def make_context(
     held_out = token_store(recipe.task, corpus, tokenizer, corpus.labels, held_out=True)
     model = make_model(recipe.task, tokenizer.vocab_size, recipe.model, len(corpus.labels), recipe.lora)
     needs_base = is_new or recipe.lora or (recipe.finetuning and recipe.finetuning.base_weight)
-    has_new_head = start_from_base(model, recipe, tokenizer, corpus.labels) if needs_base else False
+    has_new_head = bool(needs_base) and start_from_base(model, recipe, tokenizer, corpus.labels)
+    if recipe.finetuning and recipe.finetuning.contrastive:
+        has_new_head = True  # contrastive fine-tuning fits a new head even if the base has the same labels
     if recipe.finetuning and recipe.finetuning.freeze_embeddings:
         freeze_embeddings(model)
     if isinstance(model, DecoderOnly) and is_new and recipe.training.bigram_init:
@@ -177,7 +179,8 @@ def _with_parallelism(context: RunContext, machine: Machine) -> tuple[Recipe, st
             f"training.parallelism={requested}: only language models and translators without LoRA can be sharded"
         )
     tokens = recipe.training.tokens_at_once // n_ranks
-    size = size_of(recipe.task, context.tokenizer.vocab_size, recipe.model, tokens, n_labels)
+    recomputes = recipe.training.activation_checkpointing
+    size = size_of(recipe.task, context.tokenizer.vocab_size, recipe.model, tokens, n_labels, recomputes=recomputes)
     chosen, reason = choose_parallelism(size.training_bytes, memory_of_rank(machine.device), can_shard=can_shard)
     if requested != "auto":
         chosen, reason = requested, "as requested"

@@ -251,7 +251,7 @@ def _with_existing_tokenizer(settings: Table) -> tuple[Table, Tokenizer | None]:
 def _with_teacher_tokenizer(settings: Table) -> Table:
     """Add the tokenizer settings of the teachers, if there are any: a student must use the same tokens."""
     match settings.get("distillation"):
-        case {"teachers": [str(teacher), *_]}:
+        case {"teachers": [str(teacher), *_]} if not settings.get("finetuning"):  # a base has its own tokenizer
             tokenizer = Run.open(Path(teacher)).recipe.tokenizer
         case _:
             return settings

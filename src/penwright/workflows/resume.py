@@ -71,7 +71,7 @@ def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Applicat
         for notice in _changed_processes(newest.state().get("processes"), machine.ranks.size):
             notify(observers, "message", notice)
     run.delete_after(trainer.state.step)
-    if is_extended and trainer.state.step:
+    if is_extended and newest:
         best = run.checkpoints.best_step() or trainer.state.step
         if is_over_fitted(run.records(METRICS), run.checkpoints.last_step(), best):
             advice = "more text or a higher model.dropout would help more than further training"
@@ -190,5 +190,7 @@ def _as_stored(changes: Table, run: Run) -> Table:
     origin = folder / (corpus_record(run).trained_from or os.path.relpath(Path.cwd(), folder))
     data = changes.get("data", {})
     parts = [part for part in ("train", "validation") if part in data]
-    paths = {part: [relative_to_folder(origin, path) for path in one_or_more(data[part])] for part in parts}
+    paths: Table = {part: [relative_to_folder(origin, path) for path in one_or_more(data[part])] for part in parts}
+    if data.get("dictionary") is not None:
+        paths["dictionary"] = relative_to_folder(origin, data["dictionary"])
     return merge(changes, {"data": paths}) if paths else changes

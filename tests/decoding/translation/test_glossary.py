@@ -37,6 +37,7 @@ def test_glossary_file_gives_terms_forms_and_case_rules(tmp_path: Path) -> None:
         ("\tHund\n", "line 1 has an empty term"),
         ("dog\tHund|\n", "line 1 has an empty translation"),
         ("dog\tHund\n\nDog\tKöter\n", 'line 3: "Dog" is already in line 1'),
+        ("dog\tHund\nDog\tHund\tfollow\n", 'line 2: "Dog" is already in line 1 with a different .* case rule'),
         ("dog\tHund\tsometimes\n", "line 1: .*any, exact, follow"),
         ("dog\tHund\ncat\tKätzchen\n".encode("latin-1"), "line 2 is not UTF-8"),
         ("dog\tHund\n".encode("utf-16"), "line 1 is not UTF-8"),

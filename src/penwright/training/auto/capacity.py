@@ -287,7 +287,9 @@ class CapacityPlanner:
     def _measure(self, name: str | None) -> Size:
         n_labels = max(1, self._facts.n_labels)
         batch_tokens = int(self._choices.number("training.batch_tokens"))
-        return size_of(self._facts.task, self.vocab_size, self._settings(name), batch_tokens, n_labels, self._lora)
+        recomputes = bool(self._choices.section("training").get("activation_checkpointing"))
+        settings, asked = self._settings(name), (batch_tokens, n_labels, self._lora)
+        return size_of(self._facts.task, self.vocab_size, settings, *asked, recomputes=recomputes)
 
     def _flops(self, name: str | None) -> int:
         return self._measure(name).flops_per_token

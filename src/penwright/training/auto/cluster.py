@@ -16,7 +16,7 @@ that were measured on one H100. The estimate differs from each by at most 20 % (
 from typing import NamedTuple
 
 from penwright.config import Recipe
-from penwright.model.size import ACTIVATIONS_PER_LAYER, ADAMW_BYTES, Size
+from penwright.model.size import ADAMW_BYTES, Size
 from penwright.training.distributed.parallel import SHARDED_TASKS, Parallelism, choose_parallelism
 
 UTILIZATION, HALF_WIDTH = 0.48, 300.0
@@ -61,12 +61,10 @@ class ClusterEstimate(NamedTuple):
 
 
 def estimate_cluster(recipe: Recipe, size: Size, n_gpus: int, gpu: Gpu) -> ClusterEstimate:
-    """Estimate memory and throughput of training on several GPUs. `size` must be computed for the same batch size."""
+    """Estimate memory and throughput of training on several GPUs. `size` must be computed for this recipe."""
     training = recipe.training
     states = float(ADAMW_BYTES * size.parameters)
     activations = (size.training_bytes - states) / 2 / n_gpus  # activations in bfloat16 need half the memory of float32
-    if training.activation_checkpointing:  # the inputs of all blocks, and the activations of one
-        activations *= 1 / ACTIVATIONS_PER_LAYER + 1 / recipe.model.n_layers
     can_shard = recipe.task in SHARDED_TASKS and recipe.lora is None
     parallelism, reason = choose_parallelism(states + activations, gpu.memory, can_shard=can_shard)
     if training.parallelism != "auto":

@@ -41,11 +41,11 @@ def make_plan(facts: Facts, settings: Table, measure_throughput: MeasureThroughp
     choices = Choices(merge({"task": facts.task}, settings))
     capacity = CapacityPlanner(facts, choices, measure_throughput, device)
     recipe = _Planner(facts, choices, capacity).recipe()
-    n_labels, tokens_at_once = max(1, facts.n_labels), recipe.training.tokens_at_once
-    size = size_of(facts.task, capacity.vocab_size, recipe.model, tokens_at_once, n_labels, recipe.lora)
+    asked = (recipe.model, recipe.training.tokens_at_once, max(1, facts.n_labels), recipe.lora)
+    size = size_of(facts.task, capacity.vocab_size, *asked, recomputes=recipe.training.activation_checkpointing)
     epochs = capacity.epochs * (CONSISTENT_PACE if recipe.training.consistency and recipe.training.minutes else 1.0)
-    tokens, minutes = epochs * capacity.corpus_tokens, capacity.minutes_wanted()
-    return Plan(recipe, tuple(choices.made), size, epochs, minutes, tokens, capacity.vocab_size)
+    expected = (epochs, capacity.minutes_wanted(), epochs * capacity.corpus_tokens)
+    return Plan(recipe, tuple(choices.made), size, *expected, capacity.vocab_size)
 
 
 class _Planner:

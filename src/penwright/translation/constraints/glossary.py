@@ -67,7 +67,7 @@ class Glossary:
         """Read a glossary file.
 
         Raises PenwrightError, with the line number, for an invalid line, a line that is not UTF-8, or a term with
-        two different translations.
+        two different translations or case rules.
         """
         try:
             content = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
@@ -85,10 +85,10 @@ class Glossary:
             entry = _entry(line, f"{name} line {number}")
             key = (entry.source, True) if entry.case == "exact" else (entry.source.casefold(), False)
             before, same = entries.setdefault(key, (number, entry))
-            if same.targets != entry.targets:
+            if (same.targets, same.case) != (entry.targets, entry.case):
                 raise PenwrightError(
-                    f'{name} line {number}: "{entry.source}" is already in line {before} with a different translation. '
-                    "Keep one of the lines, or join the forms with |"
+                    f'{name} line {number}: "{entry.source}" is already in line {before} with a different translation '
+                    "or case rule. Keep one of the lines, or join the forms with |"
                 )
         return cls(tuple(entry for _, entry in entries.values()))
 
