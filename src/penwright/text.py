@@ -142,6 +142,16 @@ def gap_between(before: str, gap: str, after: str, in_source: tuple[str, str]) -
     return gap
 
 
+def join_lines(lines: Iterable[str]) -> str:
+    """Join lines with spaces. Between characters of a script without spaces, such as Chinese, no space is added."""
+    parts: list[str] = []
+    for line in filter(None, map(str.strip, lines)):
+        if parts and not (WITHOUT_SPACES.match(parts[-1][-1]) and WITHOUT_SPACES.match(line)):
+            parts.append(" ")
+        parts.append(line)
+    return "".join(parts)
+
+
 def brief(text: str) -> str:
     """Return the repr of a text, shortened if it is long."""
     return repr(text) if len(text) <= LONGEST else f"{text[:LONGEST]!r}..."

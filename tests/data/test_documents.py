@@ -130,6 +130,24 @@ def test_html_yields_paragraphs_without_scripts_and_menus(tmp_path: Path) -> Non
     assert read_lines(tmp_path, "a.html", page) == ["One two three", "four", "five", "six", "seven", "a", "  b"]
 
 
+def test_html_in_a_form_is_read_without_its_controls(tmp_path: Path) -> None:
+    page = "<html><form><p>One <select><option>x</select>two<div><button>Go</button>Three</div></form>four</html>"
+    assert read_lines(tmp_path, "a.html", page) == ["One two", "Three", "four"]
+
+
+def test_html_after_an_element_without_end_tag_is_read(tmp_path: Path) -> None:
+    page = "<html><div>One<nav><ul><li>menu<li>more</ul><p>x</p></div><td><button>Go</td><p>Two</html>"
+    assert read_lines(tmp_path, "a.html", page) == ["One", "Two"]
+
+
+def test_line_breaks_in_chinese_text_add_no_spaces(tmp_path: Path) -> None:
+    assert read_lines(tmp_path, "a.html", "<html><p>这是一个\n句子, 又\nword.</html>") == ["这是一个句子, 又 word."]
+    assert read_lines(tmp_path, "a.srt", f"1\n{TIMES[0]}\n<i>这是</i>\n第二行\n") == ["这是第二行"]
+    assert list(pdf.paragraphs(["这是一个很长的句子，没有结束因", "此继续到下一行才结束，很长的句", "子。"])) == [
+        "这是一个很长的句子，没有结束因此继续到下一行才结束，很长的句子。"
+    ]
+
+
 @pytest.mark.parametrize(
     "page",
     [
@@ -154,6 +172,11 @@ def test_rtf_is_recognized_by_its_first_bytes(tmp_path: Path, name: str) -> None
         "One café.",
         "Two.",
     ]
+
+
+def test_characters_beyond_the_basic_plane_are_read_from_rtf(tmp_path: Path) -> None:
+    text = r"{\rtf1\ansi\uc1 Hello \u-10179?\u-8704? and half \u-10179?.}"
+    assert read_lines(tmp_path, "a.rtf", text) == ["Hello \U0001f600 and half \ufffd."]
 
 
 def test_pdf_yields_joined_paragraphs_without_headers_and_page_numbers(tmp_path: Path) -> None:
@@ -227,6 +250,7 @@ ASS_DIALOGUE = "Dialogue: 0,0:0:1,0:0:2,D,,0,0,0,,One\\Ntwo.\nDialogue: 0,0:0:3,
     [
         ("a.srt", f"1\n{TIMES[0]}\n<i>One</i>\ntwo.\n\n2\n{TIMES[1]}\n{{\\an8}}Three.\n"),
         ("a.txt", f"1\r\n{TIMES[0]}\r\nOne\r\ntwo.\r\n\r\n2\r\n{TIMES[1]}\r\nThree."),
+        ("a.srt", f"1\n{TIMES[0]}\nOne\n\ntwo.\n\n2\n{TIMES[1]}\n\nThree.\n\n\n"),
         ("a.vtt", WEBVTT),
         ("a.ass", f"[Script Info]\n\n[Events]\n{ASS_DIALOGUE}"),
     ],

@@ -2,6 +2,7 @@
 
 import re
 from codecs import getincrementaldecoder
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from html import unescape
@@ -10,10 +11,11 @@ from html.parser import HTMLParser
 from penwright.data.encoding import first_guess, known_encoding
 from penwright.errors import import_extra
 from penwright.languages import split_words
+from penwright.text import join_lines
 
 DROPPED = frozenset(
     split_words("""
-    script style noscript template nav svg math iframe object button select form
+    script style noscript template nav svg math iframe object button select
     rt rp title
     """)  # rt and rp: ruby annotations; title: the window title
 )
@@ -72,6 +74,7 @@ class _Page(HTMLParser):
         self.lines: list[str] = []
         self.line: list[str] = []
         self.dropped: list[str] = []  # open elements whose text is skipped
+        self.inside: Counter[str] = Counter()  # numbers of open blocks inside these elements
         self.n_pre = 0
 
     def handle_starttag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
@@ -80,7 +83,9 @@ class _Page(HTMLParser):
             self.dropped.pop()  # the end tags of rt and rp are optional
         if tag in DROPPED:
             self.dropped.append(tag)
-        elif tag in BLOCKS and not self.dropped:
+        elif self.dropped:
+            self.inside[tag] += tag in BLOCKS
+        elif tag in BLOCKS:
             self.end_line()
             self.n_pre += tag == "pre"
 
@@ -96,9 +101,15 @@ class _Page(HTMLParser):
         if tag in DROPPED and tag in self.dropped:
             while self.dropped.pop() != tag:
                 pass
-        elif tag in BLOCKS and not self.dropped:
-            self.end_line()
-            self.n_pre -= tag == "pre" and self.n_pre > 0
+        elif self.inside[tag]:
+            self.inside[tag] -= 1
+        elif tag in BLOCKS and tag not in ("p", "br"):
+            self.dropped.clear()  # their end tags are missing, because this is the end of the element around them
+        if not self.dropped:
+            self.inside.clear()
+            if tag in BLOCKS:
+                self.end_line()
+                self.n_pre -= tag == "pre" and self.n_pre > 0
 
     def handle_data(self, data: str) -> None:
         """Add text to the current line."""
@@ -108,7 +119,11 @@ class _Page(HTMLParser):
     def end_line(self) -> None:
         """Store the current line unless it is blank. Preformatted text is split at its line breaks."""
         text = "".join(self.line)
-        parts = [part.rstrip() for part in text.split("\n")] if self.n_pre else [" ".join(text.split())]
+        parts = (
+            [part.rstrip() for part in text.split("\n")]
+            if self.n_pre
+            else [" ".join(join_lines(text.split("\n")).split())]
+        )
         self.lines += [part for part in parts if part.strip()]
         self.line = []
 
@@ -116,7 +131,8 @@ class _Page(HTMLParser):
 def rtf_lines(text: str) -> list[str]:
     """Return the paragraphs of an RTF document."""
     plain: str = import_extra("striprtf.striprtf", "documents", "RTF documents").rtf_to_text(text, errors="ignore")
-    return plain.split("\n")
+    # RTF stores a character beyond U+FFFF, such as an emoji, as two surrogates.
+    return plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace").split("\n")
 
 
 def segments(name: str, text: str) -> Segments:
@@ -130,30 +146,32 @@ def segments(name: str, text: str) -> Segments:
         case "ass":
             return _dialogue(text)
         case _:
-            return _cues(text)
+            return _cues(text, is_webvtt=name == "vtt")
 
 
-def _cues(text: str) -> Segments:
-    """Yield the start time and text of each cue. The text is one line, without styles."""
-    time: str | None = None
-    lines: list[str] = []
-    for line in [*text.split("\n"), ""]:
-        matched = TIMES.match(line)
-        if matched:
-            if time is not None and lines and lines[-1].strip().isdecimal():
-                lines.pop()  # the number of the next cue, if no blank line separates the cues
-            if time is not None and lines:
-                yield time, _plain(" ".join(lines))
+def _cues(text: str, *, is_webvtt: bool) -> Segments:
+    """Yield the start time and text of each cue. The text is one line, without styles.
+
+    A blank line ends a cue only in WebVTT, where notes may follow.
+    """
+    time, lines = "", list[str]()
+    for line in text.split("\n"):
+        if matched := TIMES.match(line):
+            if lines and lines[-1].strip().isdecimal():
+                lines.pop()  # the number of the next cue
+            yield from _cue(time, lines)
             time, lines = _seconds(matched[1]), []
-        elif line.strip():
-            lines.append(line)
-        elif time is not None and lines:
-            yield time, _plain(" ".join(lines))
-            time, lines = None, []
+        elif is_webvtt and not line.strip():
+            yield from _cue(time, lines)
+            time, lines = "", []
         else:
-            lines = []
-    if time is not None and lines:
-        yield time, _plain(" ".join(lines))
+            lines.append(line)
+    yield from _cue(time, lines)
+
+
+def _cue(time: str, lines: Sequence[str]) -> Segments:
+    if time and any(map(str.strip, lines)):
+        yield time, _plain("\n".join(lines))
 
 
 def _seconds(time: str) -> str:
@@ -167,7 +185,7 @@ def _dialogue(text: str) -> Segments:
         kind, _, rest = line.partition(":")
         fields = rest.split(",", 9)
         if kind.strip() == "Dialogue" and len(fields) == 10:
-            yield fields[1].strip(), _plain(re.sub(r"\\[Nnh]", " ", fields[9]))
+            yield fields[1].strip(), _plain(re.sub(r"\\[Nn]", "\n", fields[9]).replace(r"\h", " "))
 
 
 def _test_set(text: str) -> Segments:
@@ -178,4 +196,4 @@ def _test_set(text: str) -> Segments:
 
 
 def _plain(text: str) -> str:
-    return " ".join(unescape(STYLE.sub("", text)).split())
+    return " ".join(join_lines(unescape(STYLE.sub("", text)).split("\n")).split())

@@ -4,7 +4,7 @@ import json
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from io import BufferedIOBase
 from pathlib import Path
 from shutil import copyfileobj
@@ -13,6 +13,7 @@ from typing import IO
 
 from penwright.errors import PenwrightError, import_extra
 from penwright.sandbox import run_limited
+from penwright.text import join_lines
 
 WORKER = str(Path(__file__).with_name("pdf_worker.py"))  # the program that reads a document
 MOST_SECONDS = 600
@@ -33,7 +34,7 @@ def pdf_lines(file: BufferedIOBase, name: str) -> Iterator[str]:
         pages = [json.loads(line).split("\n") for line in output]
     if not any(line.strip() for page in pages for line in page):
         raise PenwrightError(f"{name} contains images of pages but no text. Run text recognition (OCR) on it first")
-    yield from _paragraphs(_without_heads(pages))
+    yield from paragraphs(_without_heads(pages))
 
 
 def _extract(document: IO[bytes], output: IO[bytes], name: str) -> None:
@@ -83,14 +84,14 @@ def _key(line: str) -> str:
     return re.sub(r"\d+", "", line).strip()
 
 
-def _paragraphs(lines: Iterator[str]) -> Iterator[str]:
+def paragraphs(lines: Iterable[str]) -> Iterator[str]:
     """Join lines into paragraphs, and rejoin hyphenated words. A short line ends a paragraph."""
     every = list(lines)
     usual = sorted(map(len, every))[int(0.8 * len(every))] if every else 0
     paragraph = ""
     for line in every:
         joined = HYPHEN.search(paragraph) and line[:1].islower()
-        paragraph = HYPHEN.sub("", paragraph) + line if joined else f"{paragraph} {line}".strip()
+        paragraph = HYPHEN.sub("", paragraph) + line if joined else join_lines([paragraph, line])
         if len(line) < SHORT * usual:
             yield paragraph
             paragraph = ""
