@@ -120,6 +120,39 @@ def test_single_column_is_not_split_at_commas(tmp_path):
     assert rows(table_of(tmp_path, "a.csv", text)) == [(line,) for line in text.splitlines()[1:]]
 
 
+CLAUSES = ["It rained", "It rained, and we went home", "No", "Yes, and no, and so on, to the end"] * 10
+
+
+@pytest.mark.parametrize("header", ["text\n", ""])
+@pytest.mark.parametrize("clauses", [CLAUSES, [*CLAUSES[:2], CLAUSES[1], CLAUSES[1]] * 10])
+def test_clauses_of_a_single_column_are_not_columns(tmp_path, header, clauses):
+    lines = [f"{clause} {n}." for n, clause in enumerate(clauses)]
+    assert rows(table_of(tmp_path, "a.csv", header + "\n".join(lines))) == [(line,) for line in lines]
+
+
+@pytest.mark.parametrize("n_clauses", [(1, 2, 2), (1, 3, 3), (1, 1, 2), (2, 3, 4)])
+def test_commas_in_a_last_column_of_text_are_kept(tmp_path, n_clauses):
+    texts = [", ".join(f"clause {n} of {row}" for n in range(n_clauses[row % 3])) for row in range(60)]
+    table = table_of(tmp_path, "a.csv", "label,text\n" + "".join(f"{'xy'[n % 2]},{t}\n" for n, t in enumerate(texts)))
+    assert table.columns == ("label", "text")
+    assert [row[1] for row in rows(table)] == texts
+
+
+def test_commas_in_another_column_are_errors(tmp_path):
+    lines = "".join(f"a text{', and more' * (n % 3 > 0)},{'xy'[n % 2]}\n" for n in range(60))
+    table = table_of(tmp_path, "a.csv", f"text,label\n{lines}")
+    assert table.columns == ("text", "label")
+    assert {row for row in rows(table) if isinstance(row, tuple)} == {("a text", "x"), ("a text", "y")}
+    assert sum(isinstance(row, Broken) and "too many fields" in row.reason for row in rows(table)) == 40
+
+
+def test_row_names_before_a_text_with_commas_are_a_column(tmp_path):
+    body = "".join(f'"{n}","x","text {n}, and more"\n' for n in range(30))
+    table = table_of(tmp_path, "a.csv", f'"label","text"\n{body}')
+    assert table.columns == ("1", "label", "text")
+    assert [row[-1] for row in rows(table)] == [f"text {n}, and more" for n in range(30)]
+
+
 CELLS = st.text(st.sampled_from("aé文 .'\"\\,;\t|\n\u2028#-1"), max_size=12)
 QUOTINGS = [
     {"quoting": csv.QUOTE_MINIMAL},

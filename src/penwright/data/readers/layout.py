@@ -68,6 +68,7 @@ class Fit:
     share: float  # share of rows with about `width` cells: at most 10 % more or fewer
     proper: float  # share of rows in which all quote marks are correctly placed
     first: Cells
+    n: int  # number of rows
 
     def rank(self, text: str) -> tuple[float, float, bool, int, float, int]:
         """Return a sort key for comparing the results of several delimiters. The best result sorts last."""
@@ -79,8 +80,21 @@ class Fit:
 
     @property
     def is_named(self) -> bool:
-        """Whether the first row is a header of common names, as wide as the other rows."""
-        return len(self.first) == self.width and is_known_header(self.first)
+        """Whether the first row is a header of common names. Texts without quotes may make the other rows wider."""
+        return 1 < len(self.first) <= self.width and is_known_header(self.first)
+
+    def is_prose(self, text: str) -> bool:
+        """Return whether the delimiter is punctuation of a single column of text.
+
+        Either the header is one cell, and other rows lack the delimiter too. Or the first row is not a header, spaces
+        follow the delimiter, and many rows lack it.
+        """
+        mark = self.dialect.delimiter
+        if len(self.first) == 1 and self.first[0].strip("\ufeff ").lower() in TEXT_NAMES:
+            return round(self.share * self.n) < self.n - 1
+        is_row = len(self.first) != self.width or any(" " in cell.strip() for cell in self.first)
+        is_spaced = text.count(f"{mark} ") >= ALIKE * text.count(mark)
+        return mark in ",;" and is_row and is_spaced and not self.is_named and self.share < ALIKE
 
 
 def find_dialect(lines: Sequence[str], delimiter: str | None = None, *, is_cut: bool = False) -> Dialect:
@@ -95,8 +109,9 @@ def find_dialect(lines: Sequence[str], delimiter: str | None = None, *, is_cut: 
     fits = [fit for mark in marks if (fit := _best_quoting(lines, mark, is_cut))]
     if delimiter is not None:
         return fits[0].dialect if fits else Dialect(delimiter)
-    fits = [fit for fit in fits if fit.width > 1 and fit.share >= (FEW_FIT if fit.is_named else MANY_FIT)]
     text = "\n".join(lines)
+    fits = [fit for fit in fits if fit.width > 1 and fit.share >= (FEW_FIT if fit.is_named else MANY_FIT)]
+    fits = [fit for fit in fits if not fit.is_prose(text)]
     best = max(fits, key=lambda fit: fit.rank(text), default=None)
     return best.dialect if best else Dialect("", '"')
 
@@ -158,7 +173,7 @@ def _fit(lines: Sequence[str], dialect: Dialect, is_cut: bool) -> Fit | None:
     width = max((width for width in widths if width > 1), key=lambda width: (widths[width], width), default=1)
     proper = sum(is_proper for _, is_proper in rows) / len(rows)
     near = sum(n for other, n in widths.items() if abs(other - width) <= width // 10)
-    return Fit(dialect, width, near / len(rows), proper, rows[0][0])
+    return Fit(dialect, width, near / len(rows), proper, rows[0][0], len(rows))
 
 
 def _has_written_quotes(lines: Sequence[str], dialect: Dialect) -> bool:

@@ -11,7 +11,7 @@ from penwright.data.corpus import Broken, Row
 from penwright.data.files import SourceFile
 from penwright.data.paths import suffix_of
 from penwright.data.readers.delimited import MOST_LINES, SEPARATOR_LINE, Dialect, FileTable, read_cells
-from penwright.data.readers.layout import SAMPLE_ROWS, TEXT_NAMES, find_dialect, find_header, is_tabbed
+from penwright.data.readers.layout import SAMPLE_ROWS, TEXT_NAMES, find_dialect, find_header, is_known_header, is_tabbed
 from penwright.data.readers.records import json_table, parquet_table
 from penwright.data.readers.spreadsheets import sheet_rows
 
@@ -119,6 +119,9 @@ class Grid(FileTable):
     fewest: int = 1  # minimum number of cells in a complete row; empty cells at the end may be missing
     unit: str = "row"
     n_skipped: int = 0  # number of lines before the first row
+    joint: str = (
+        ""  # delimiter that joins surplus cells to the last column, a text without quotes; "": they are an error
+    )
 
     def rows(self, columns: Sequence[int]) -> Iterator[Row | Broken]:
         """Yield the given columns (counted from 0) of every row, or the reason why a row is broken."""
@@ -143,6 +146,8 @@ class Grid(FileTable):
                 yield blank
             elif n < fewest:
                 yield TOO_FEW
+            elif self.joint and any(cells[most:]):
+                yield wanted([*cells[: most - 1], self.joint.join(cells[most - 1 :])])
             else:
                 yield TOO_MANY if any(cells[most:]) else wanted(cells)
 
@@ -164,12 +169,15 @@ def delimited_grid(file: SourceFile, delimiter: str | None, names: Sequence[str]
     if len(sample) < FEW and file.n_lines > SAMPLE_ROWS:  # rows span so many lines that the sample is too small
         dialect, sample, n_skipped = _detect_dialect(file, delimiter, MOST_LINES)
     columns, header, n_before, fewest = _layout(sample, names, strays=dialect.delimiter == "\t")
+    joint = dialect.delimiter + " " * dialect.has_space_after_delimiter
+    if dialect.delimiter == "\t" or header is None or columns[-1].lower() not in TEXT_NAMES:
+        joint = ""
 
     def read() -> Iterator[list[str]]:
         return read_cells(islice(file.lines(), n_skipped, None), dialect, len(columns))
 
     unit = "row" if dialect.quote or dialect.escape else "line"
-    return Grid(file, read, columns, header, n_before, fewest, unit, n_skipped)
+    return Grid(file, read, columns, header, n_before, fewest, unit, n_skipped, joint)
 
 
 def _detect_dialect(file: SourceFile, delimiter: str | None, n: int) -> tuple[Dialect, list[list[str]], int]:
@@ -194,6 +202,7 @@ def _layout(
     """Return the column names, the header, the number of rows before it, and the minimum width of a complete row.
 
     The width of the table is the most common width of its rows, and wider rows are assumed to contain stray delimiters.
+    If the first row is a narrower header of common names, and the rows differ in width, it is the width of the header.
     With `strays`, it is the largest width that is not rare.
     """
     widths = Counter(len(row) for row in sample if any(map(str.strip, row)))
@@ -201,8 +210,12 @@ def _layout(
         return (), None, 0, 1
     width = max(widths, key=lambda width: (widths[width], width))
     usual = [width, *(other for other, n in widths.items() if n >= max(SOME, COMMON * widths.total()))]
+    first = next(row for row in sample if any(map(str.strip, row)))
     if strays:
         width = max(usual)
+    elif len(first) < width and len(set(usual)) > 1 and is_known_header(first):
+        width = len(first)
+        usual.append(width)
     header_row = find_header(sample, width, names)
     if header_row is None:
         return tuple(map(str, range(1, width + 1))), None, 0, min(usual)
