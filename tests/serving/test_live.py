@@ -251,3 +251,35 @@ def test_early_weights_answer_beside_served_weights(live_server: LiveServer) -> 
     assert (now["step"], now["is_served"]) == (6, True)
     greedy = ask(live_server.address, "v1/completions", {**PROMPT, "max_tokens": 12})[1]["choices"][0]["text"]
     assert now["text"] == greedy and then["text"] != greedy
+
+
+def test_early_weights_for_disconnected_clients_are_not_loaded(
+    live_server: LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only one early model is in memory at a time, although its client has disconnected while it was loaded."""
+    worker, checkpoint = live_server.registry.get(), live_server.run.checkpoints.newest()[0]
+    has_begun, may_end, loaded = threading.Event(), threading.Event(), list[bool]()
+
+    def slow(*_: object, **__: object) -> Any:
+        has_begun.set()
+        loaded.append(may_end.wait(60))
+        return worker.application
+
+    async def disconnected(n: int) -> None:
+        tasks = [asyncio.create_task(live.run_early(worker, checkpoint, lambda application: 1)) for _ in range(n)]
+        await asyncio.to_thread(has_begun.wait, 60)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+    async def clients() -> int:
+        await disconnected(8)
+        task = asyncio.create_task(live.run_early(worker, checkpoint, lambda application: 2))
+        await asyncio.sleep(0.05)
+        assert not loaded
+        may_end.set()
+        return await task
+
+    monkeypatch.setattr(live, "load", slow)
+    assert asyncio.run(clients()) == 2
+    assert loaded == [True, True]

@@ -10,6 +10,7 @@ import gc
 import logging
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic
@@ -30,7 +31,8 @@ T = TypeVar("T")
 WATCH_SECONDS = 1.0  # seconds between two checks of the run folders
 MAX_SHARE = 0.05  # maximum fraction of time spent loading checkpoints, because loading slows down training
 IDLE_SECONDS = 30.0  # seconds after which a replaced model is closed, unless it still answers requests
-_loading = asyncio.Lock()  # ensures that only one early checkpoint is in memory at a time
+# A single thread, so that only one early checkpoint is in memory at a time, even if its client has disconnected.
+_early = ThreadPoolExecutor(1, thread_name_prefix="penwright-early")
 
 
 class LiveModels:
@@ -172,8 +174,8 @@ async def run_early(worker: ModelWorker, checkpoint: Checkpoint, function: Calla
             application = load(checkpoint.folder, worker.limits.device, compiles=not worker.is_learning)
         return function(application)
 
-    async with _loading, asyncio.timeout(worker.limits.deadline_seconds):
-        return await asyncio.to_thread(work)
+    async with asyncio.timeout(worker.limits.deadline_seconds):
+        return await asyncio.wrap_future(_early.submit(work))
 
 
 def early_checkpoint(worker: ModelWorker, step: int) -> Checkpoint:
