@@ -2,6 +2,7 @@
 
 import json
 import threading
+from collections.abc import Callable
 from contextlib import closing
 from http.client import HTTPConnection
 from typing import Any
@@ -103,3 +104,29 @@ def test_disconnecting_client_cancels_building(server: RunningServer) -> None:
         assert eventually(lambda: worker.n_inside == 1)
     assert eventually(lambda: worker.n_inside == 0)
     assert worker._builder.submit(int).result(timeout=8) == 0  # the thread is free before its deadline of 10 s
+
+
+@pytest.mark.parametrize(
+    ("settings", "forbidden"),
+    [
+        ({"pattern": "[0-9]+"}, lambda text: not text.isdecimal()),
+        ({"pattern": "[a-z]{2}[0-9]"}, lambda text: not text.islower()),
+        ({"banned_words": ["a"], "required_words": ["b"], "max_new_tokens": 1}, lambda text: text != "b"),
+        ({"min_new_tokens": 1}, lambda text: text == ""),
+    ],
+)
+def test_next_token_obeys_the_constraints(
+    call_api: ApiCall, settings: dict[str, Any], forbidden: Callable[[str], bool]
+) -> None:
+    """The chance of each token that the constraints forbid is 0."""
+    body = {"text": "It was ", "settings": {"temperature": 5, **settings}}
+    status, found = call_api("next", body)
+    assert status == 200
+    free = call_api("next", {**body, "settings": {"temperature": 5}})[1]
+    assert 1 <= found["n_kept"] < free["n_kept"]
+    assert all(each["chance"] == 0 for each in found["likeliest"] if forbidden(each["text"]))
+    best = call_api("next", {**body, "settings": {**settings, "temperature": 0}})[1]
+    assert best["n_kept"] == 1
+    refused = call_api("next", {**body, "settings": {"pattern": "("}})
+    assert refused[0] == 400
+    assert "pattern" in refused[1]["error"]["message"]

@@ -1,5 +1,6 @@
 """OpenAI's own client against a live server."""
 
+import asyncio
 import json
 import threading
 import time
@@ -13,7 +14,7 @@ import torch
 import penwright
 from penwright.config import DecodingSettings
 from penwright.generation.generator import Generator
-from penwright.serving import completions
+from penwright.serving import completions, writing
 
 from .conftest import SETTINGS, ApiCall, RunningServer, StartServer, call, eventually
 
@@ -92,6 +93,26 @@ def test_echo_of_a_model_without_start_token_scores_all_tokens_but_the_first(
     assert choice.logprobs.token_logprobs[1:] == pytest.approx(expected, abs=1e-4)
     (short,) = client.completions.create(**{**BASE, "prompt": "I", "max_tokens": 0}, echo=True, logprobs=0).choices
     assert short.logprobs.token_logprobs == [None] and short.logprobs.tokens == ["I"]
+
+
+def test_screen_sends_all_tokens_to_a_model_without_start_token(
+    server: RunningServer, generator: Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(generator.tokenizer), "begins", False)
+    worker, body = server.registry.get("writer"), writing.PromptRequest(text="It was", tokens=[65])
+    request = asyncio.run(writing._request(worker, body, worker.limits))
+    assert list(request.prompt_tokens) == [*generator.tokenizer.encode("It was"), 65]
+
+
+def test_model_with_a_slash_in_its_name_is_found(
+    client: "openai.OpenAI", server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = server.registry.get("writer")
+    monkeypatch.setattr(server.registry, "_workers", {"home/writer": worker})
+    monkeypatch.setattr(worker, "name", "home/writer")
+    assert client.models.retrieve("home/writer").id == "home/writer"
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("home/other")
 
 
 def test_echoed_prompts_are_scored_once_each(call_api: ApiCall, monkeypatch: pytest.MonkeyPatch) -> None:

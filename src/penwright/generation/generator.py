@@ -200,10 +200,11 @@ class Generator:
 
     def pool(self, max_rows: int = 64) -> ContinuousBatch:
         """Return a pool for continuous batching of completions with any prompts and settings."""
-        return ContinuousBatch(self.model, self.tokenizer, self.engine, max_rows, self._end_ids)
+        return ContinuousBatch(self.model, self.tokenizer, self.engine, max_rows, self.end_ids)
 
     @property
-    def _end_ids(self) -> set[int]:
+    def end_ids(self) -> set[int]:
+        """The tokens that end a completion."""
         return {*self.tokenizer.end_ids, (self.template or PLAIN_TEMPLATE).end_of_answer(self.tokenizer)}
 
     @torch.inference_mode()
@@ -231,7 +232,7 @@ class Generator:
         The probabilities are those of the model, before sampling settings are applied.
         """
         pairs = zip(completion.tokens, completion.log_probs, strict=True)
-        nats = -sum(log_prob for token, log_prob in pairs if token not in self._end_ids)
+        nats = -sum(log_prob for token, log_prob in pairs if token not in self.end_ids)
         n_bytes = sum(len(self.tokenizer.token_bytes(token)) for token in completion.tokens)
         return nats / log(2) / n_bytes if n_bytes else None
 

@@ -44,7 +44,7 @@ async def models(registry: Registry) -> ModelList:
     return ModelList(data=[_card(worker) for worker in registry])
 
 
-@router.get("/models/{name}")
+@router.get("/models/{name:path}")
 async def model(name: str, registry: Registry) -> ModelEntry:
     """Return one served model."""
     return _card(registry.get(name))

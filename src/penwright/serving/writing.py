@@ -13,12 +13,10 @@ from fastapi import APIRouter, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
-from penwright.config import DecodingSettings
 from penwright.decoding.batches import in_view
 from penwright.decoding.constraints.constraints import is_constrained
 from penwright.decoding.constraints.expressions import never_end
-from penwright.decoding.requests import MAX_NEW_TOKENS, Request, TokenUpdate, plan_of
-from penwright.decoding.sampling.logits_process import History
+from penwright.decoding.requests import MAX_NEW_TOKENS, Request, RunningCompletion, TokenUpdate
 from penwright.errors import PenwrightError, UsageError
 from penwright.inspection.forward_pass import readable
 from penwright.inspection.token_scores import TokenScores
@@ -35,13 +33,13 @@ from penwright.serving.fields import (
     decoding_settings,
 )
 from penwright.serving.model_worker import ModelWorker
+from penwright.serving.settings import ServingSettings
 from penwright.tokenizers import TextStream, Tokenizer
 from penwright.tokenizers.tokenizer import unknown_warnings
 
 router = APIRouter(responses={**ERROR_RESPONSES})
 N_LIKELY = 10
 MAX_ALTERNATIVES = 50_000  # maximum total number of alternatives over all tokens of a text
-Tokens = tuple[int, ...]
 
 
 class TokenChoice(BaseModel):
@@ -111,9 +109,8 @@ async def next_token(body: PromptRequest, registry: Registry, limits: Limits) ->
     """Return the next token's probabilities with and without decoding settings. Logits of recent texts are cached."""
     worker = registry.get(body.model, "writer")
     check_texts([body.text], limits)
-    settings = decoding_settings(worker.generator.defaults, body.settings, "settings")
-    tokens = await asyncio.to_thread(_tokens, worker, body)
-    return await worker.run(lambda: _next_distribution(worker, tokens, settings))
+    request = await _request(worker, body, limits)
+    return await worker.run(lambda: _next_distribution(worker, request))
 
 
 @router.post("/score", response_model=Scores)
@@ -140,6 +137,13 @@ async def write(body: PromptRequest, registry: Registry, limits: Limits) -> Stre
     """Continue a text. The events are `token` (a WrittenToken), then `done` or `error`."""
     worker = registry.get(body.model, "writer")
     check_texts([body.text], limits)
+    updates = worker.write([await _request(worker, body, limits)])
+    first = await anext(updates, None)  # an error before the first token is sent as an ordinary error response
+    return StreamingResponse(_events(worker, first, updates), media_type="text/event-stream")
+
+
+async def _request(worker: ModelWorker, body: PromptRequest, limits: ServingSettings) -> Request:
+    """Return the request for a completion. Raises RequestTooLarge or UsageError if it cannot be fulfilled."""
     settings = decoding_settings(worker.generator.defaults, body.settings, "settings")
     if settings.max_new_tokens is None:
         settings = settings.model_copy(update={"max_new_tokens": min(MAX_NEW_TOKENS, limits.max_new_tokens)})
@@ -149,14 +153,11 @@ async def write(body: PromptRequest, registry: Registry, limits: Limits) -> Stre
             "Ask for fewer"
         )
 
-    def prepare(check: Callable[[], None]) -> list[Request]:
-        _, *tokens = _tokens(worker, body)
-        return worker.generator.requests(tokens, settings, n_likely=N_LIKELY, check=check)
+    def prepare(check: Callable[[], None]) -> Request:
+        tokens = _tokens(worker.generator.tokenizer, body)
+        return worker.generator.requests(tokens, settings, n_likely=N_LIKELY, check=check)[0]
 
-    is_quick = not is_constrained(settings)
-    updates = worker.write(await (asyncio.to_thread(prepare, never_end) if is_quick else worker.build(prepare)))
-    first = await anext(updates, None)  # an error before the first token is sent as an ordinary error response
-    return StreamingResponse(_events(worker, first, updates), media_type="text/event-stream")
+    return await (worker.build(prepare) if is_constrained(settings) else asyncio.to_thread(prepare, never_end))
 
 
 async def _events(
@@ -212,20 +213,21 @@ def _scored(tokenizer: Tokenizer, scores: TokenScores, place: int) -> ScoredToke
     )
 
 
-def _tokens(worker: ModelWorker, body: PromptRequest) -> Tokens:
-    """Return the start token and all tokens of the prompt. Raises UsageError for unknown token ids."""
-    tokenizer = worker.generator.tokenizer
+def _tokens(tokenizer: Tokenizer, body: PromptRequest) -> list[int]:
+    """Return all tokens of the prompt. Raises UsageError for unknown token ids."""
     unknown = next((token for token in body.tokens if token >= tokenizer.vocab_size), None)
     if unknown is not None:
         raise UsageError(f"there is no token {unknown}. The token ids are 0 to {tokenizer.vocab_size - 1}")
-    return tuple(tokenizer.prompt([*tokenizer.encode(body.text), *body.tokens]))
+    return [*tokenizer.encode(body.text), *body.tokens]
 
 
-def _next_distribution(worker: ModelWorker, tokens: Tokens, settings: DecodingSettings) -> NextTokenDistribution:
-    tokenizer, context = worker.generator.tokenizer, worker.generator.model.settings.context_length
-    logits = worker.logits(tuple(in_view(tokens, context)))  # the model sees only the tokens that fit in its context
-    sampling = plan_of(tokenizer, settings, []).sampling
-    processed = sampling.process(logits[None], History([tokens], logits[None]) if sampling.uses_history else None)[0]
+def _next_distribution(worker: ModelWorker, request: Request) -> NextTokenDistribution:
+    generator, sampling = worker.generator, request.plan.sampling
+    tokenizer, context = generator.tokenizer, generator.model.settings.context_length
+    seen = in_view(request.prompt_tokens, context)  # the model sees only the tokens that fit in its context
+    logits = worker.logits(tuple(seen))
+    completion = RunningCompletion(request, tokenizer, logits[None], generator.end_ids)
+    processed = sampling.process(completion.possible(logits[None]), completion.history)[0]
     draw_probabilities = sampling.probabilities(processed)
     probabilities = logits.softmax(-1)
     best = probabilities.argsort(descending=True, stable=True)[:N_LIKELY]
