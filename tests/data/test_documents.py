@@ -13,7 +13,7 @@ import pytest
 from penwright.data import blocks, documents
 from penwright.data.detection import detect_task
 from penwright.data.files import examine
-from penwright.data.readers import archives, pdf
+from penwright.data.readers import archives, markup, pdf
 from penwright.data.text import open_text
 from penwright.errors import PenwrightError
 
@@ -159,6 +159,30 @@ def test_line_breaks_in_chinese_text_add_no_spaces(tmp_path: Path) -> None:
 )
 def test_html_is_decoded_as_declared_unless_that_is_invalid(tmp_path: Path, page: bytes) -> None:
     assert read_lines(tmp_path, "a.html", page) == ["Żółć"]
+
+
+@pytest.mark.parametrize(
+    ("declared", "encoding", "text"),
+    [
+        ("iso-8859-1", "cp1252", "He said, “It’s late” – and left."),
+        ("gb2312", "gbk", "朱镕基说：“喆”字很少见，瞭解一下。"),
+        ("shift_jis", "cp932", "①髙﨑さん"),
+        ("ks_c_5601-1987", "cp949", "똠방각하"),
+        ("iso-2022-jp", "iso2022_jp", "吾輩は猫である。"),
+    ],
+)
+def test_declared_encoding_is_read_as_in_browsers(tmp_path: Path, declared: str, encoding: str, text: str) -> None:
+    page = f'<!doctype html><meta charset="{declared}"><p>{text}</p>'.encode(encoding)
+    assert read_lines(tmp_path, "a.html", page) == [text]
+    if encoding != "iso2022_jp":
+        assert text in markup.decode_markup(page)
+
+
+def test_encoding_that_a_text_mentions_is_not_its_own(tmp_path: Path) -> None:
+    lines = ['Write <meta charset="iso-8859-1">.', *["plain words"] * 9000, "“Schöne Grüße” – naïve"]
+    assert read_lines(tmp_path, "a.txt", "\n".join(lines)) == lines
+    page = "".join(f"<p>{line}</p>" for line in ["<meta charset=latin-1>", *lines[1:]])
+    assert read_lines(tmp_path, "b.html", f"<html>{page}</html>") == lines[1:]
 
 
 def test_deeply_nested_html_is_read(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def decode(content: bytes) -> tuple[str, str]:
         kinds, sample = sample_lines([content])
         if is_mixed(kinds):
             encoding = MIXED + guess_encoding(sample)
-        elif not n_multibyte or not is_damaged_utf8(n_invalid, n_multibyte, len(content)):
+        elif not is_damaged_utf8(n_invalid, n_multibyte, len(content)):
             encoding = guess_encoding(sample)
         text = decoder_of(encoding).decode(content, final=True)
     return text.removeprefix("\ufeff"), encoding
@@ -124,8 +124,8 @@ def describe_non_text(head: bytes, encoding: str) -> str | None:
 
 
 def is_damaged_utf8(n_invalid: int, n_multibyte: int, n_bytes: int) -> bool:
-    """Return whether a file is damaged UTF-8: it has few invalid sequences, and many valid ones."""
-    few = n_invalid <= STRAY_BYTES or n_multibyte > n_invalid
+    """Return whether a file is damaged UTF-8: it has few invalid sequences, and more valid ones."""
+    few = n_multibyte > 0 and (n_invalid <= STRAY_BYTES or n_multibyte > n_invalid)
     return few and n_invalid <= max(1, MAX_INVALID * n_bytes) and n_invalid * 20 <= n_bytes
 
 

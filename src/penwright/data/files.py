@@ -1,6 +1,5 @@
 """Text files: unpacked and decoded, with counts of all corrections. Lines end at newlines only."""
 
-import hashlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -42,7 +41,7 @@ from penwright.data.readers.pdf import pdf_lines
 from penwright.data.readers.spreadsheets import sheet_lines, sheets_read
 from penwright.data.splits import BEGINNING, Cut
 from penwright.errors import PenwrightError
-from penwright.storage import identity_of, remember
+from penwright.storage import identity_of, remember, sha256_of
 
 BLOCK_BYTES = 1 << 20  # bytes read at a time; also the approximate maximum length of a piece of text
 HEAD = 4 * BLOCK_BYTES  # approximate number of characters that first_lines() reads
@@ -179,7 +178,7 @@ def _examine(kind: Format, stored: Path, name: str, encoding: str | None) -> Sou
         what = "rename it so that its name ends in .zip" if is_zipfile(stored) else "it is damaged: download it again"
         raise NotText(f"{name} is a .zip archive; {what}, or unpack it")
     if kind.is_decoded:
-        return replace(_examine_text(stored, name, encoding), format=kind.name)
+        return replace(_examine_text(stored, name, encoding, declares=bool(kind.name)), format=kind.name)
     key = kind.name, encoding, str(stored), *state_of(stored)
     copy = copy_once(key, name, partial(_extracted, kind, stored, name, encoding))
     file = replace(_examine_text(copy, name, "utf-8"), n_bytes=stored.stat().st_size, format=kind.name)
@@ -190,7 +189,7 @@ def _examine(kind: Format, stored: Path, name: str, encoding: str | None) -> Sou
 
 def read_markup(path: str | Path, encoding: str | None = None) -> str:
     """Return the whole text of a file, markup included, whatever the format."""
-    return "".join(_examine_text(stored_file(path), str(path), encoding).blocks())
+    return "".join(_examine_text(stored_file(path), str(path), encoding, declares=True).blocks())
 
 
 def format_of(stored: Path, name: str, encoding: str | None = None) -> Format | None:
@@ -207,43 +206,47 @@ def format_of(stored: Path, name: str, encoding: str | None = None) -> Format | 
 
 def _extracted(kind: Format, stored: Path, name: str, encoding: str | None) -> Iterator[bytes]:
     """Yield the text of a document in UTF-8."""
-    blocks = _examine_text(stored, name, encoding).blocks() if kind.kind in ("markup", "segments") else iter(())
+    is_text = kind.kind in ("markup", "segments")
+    blocks = _examine_text(stored, name, encoding, declares=True).blocks() if is_text else iter(())
     for line in document_lines(kind, name, lambda: open_raw(stored), blocks):
         yield f"{line}\n".encode("utf-8", "replace")
 
 
-def _examine_text(stored: Path, name: str, encoding: str | None) -> SourceFile:
-    """Examine a file as plain text or Parquet; guess the encoding unless given. Raises NotText for other files."""
+def _examine_text(stored: Path, name: str, encoding: str | None, *, declares: bool = False) -> SourceFile:
+    """Examine a file as plain text or Parquet; guess the encoding unless given. Raises NotText for other files.
+
+    `declares` means that the file may declare its encoding, as web pages do. Valid UTF-8 takes precedence.
+    """
     blocks = partial(raw_blocks, stored, name, BLOCK_BYTES)
     chosen = check_encoding(encoding) if encoding else None
     head = next(blocks(), b"")[:START]
     if head.startswith(b"PAR1"):
         copy = "" if str(stored) == name else str(stored)
-        return SourceFile(name, stored.stat().st_size, _sha256(stored), PARQUET, copy=copy)
+        return SourceFile(name, stored.stat().st_size, sha256_of(stored.resolve()), PARQUET, copy=copy)
     # utf-8-sig is not needed: a byte-order mark is always dropped.
     guess = (chosen or first_guess(head)).removesuffix("-sig")
-    if guess == "utf-8" and not chosen:
-        guess = declared_encoding(head) or guess
+    declared = declared_encoding(head) if declares and not chosen else None
+    guess = declared if declared and declared.startswith("iso2022") else guess  # it has 7 bits, so it is valid UTF-8
     if what := describe_non_text(head, guess):
         raise NotText(f"{name} is not text but looks like {what}")
     tally, guessed, first_replaced = count_text(blocks(), guess), False, None
     if tally.replaced and guess == "utf-8":
         multibyte = tally.utf8_bytes - tally.characters - 2 * tally.replaced  # U+FFFD takes three bytes in UTF-8
-        kinds, foreign = (Counter[str](), b"") if chosen else sample_lines(blocks())
+        kinds, foreign = (Counter[str](), b"") if chosen or declared else sample_lines(blocks())
         if is_mixed(kinds):
             guess, guessed = MIXED + guess_encoding(foreign), True
         elif chosen or is_damaged_utf8(tally.replaced, multibyte, tally.unpacked):
             first_replaced = first_invalid(blocks())
         else:
-            guess, guessed = guess_encoding(foreign), True
-        tally = count_text(blocks(), guess) if guessed else tally
+            guess, guessed = declared or guess_encoding(foreign), not declared
+        tally = count_text(blocks(), guess) if guess != "utf-8" else tally
     old_mac = tally.is_old_mac
     if old_mac:
         tally = count_text(blocks(), guess, old_mac=True)
     return SourceFile(
         path=name,
         n_bytes=stored.stat().st_size,
-        sha256=_sha256(stored),
+        sha256=sha256_of(stored.resolve()),
         encoding=guess,
         guessed=guessed,
         n_lines=tally.newlines + tally.ends_in_line,
@@ -268,11 +271,6 @@ def examine_text(path: str | Path, encoding: str | None = None) -> SourceFile:
         what = "contains only whitespace" if file.n_bytes else "is empty"
         raise PenwrightError(f"{path} {what}; pass a file that contains text")
     return file
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def document_lines(

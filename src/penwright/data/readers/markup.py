@@ -1,7 +1,6 @@
 """Extraction of text from web pages, RTF, subtitles, and the .sgm files of WMT test sets."""
 
 import re
-from codecs import getincrementaldecoder
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -29,6 +28,18 @@ DECLARED = re.compile(
     rb"""(?:<meta[^>]{0,200}?charset|<\?xml[^>]{0,100}?encoding|^"Content-Type:[^"\n]{0,100}?charset)=\s*["']?([\w.:-]{2,40})""",
     re.IGNORECASE | re.MULTILINE,
 )
+# Browsers read these declarations as a larger encoding, because most pages with them use its characters.
+BROWSERS = {
+    "iso8859-1": "cp1252",
+    "ascii": "cp1252",
+    "gb2312": "gb18030",
+    "gbk": "gb18030",
+    "shift_jis": "cp932",
+    "euc_kr": "cp949",
+    "iso8859-9": "cp1254",
+    "iso8859-11": "cp874",
+    "tis-620": "cp874",
+}
 TIMES = re.compile(r"^[ \t]*((?:\d+:)?\d+:\d\d[,.]\d{1,3})[ \t]*-->[ \t]*(?:\d+:)?\d+:\d\d[,.]\d{1,3}")
 STYLE = re.compile(r"\{\\[^}]*\}|</?(?:[biuv]|c|font|ruby|rt|lang)(?:[ .][^>]*)?>|<\d[\d:.]*>")
 SEGMENT = re.compile(r"<seg(?:\s+id\s*=\s*[\"']?([^\"'\s>]*)[\"']?)?[^>]*>(.*?)</seg\s*>", re.IGNORECASE | re.DOTALL)
@@ -47,22 +58,20 @@ def html_lines(text: str) -> list[str]:
 
 
 def declared_encoding(head: bytes) -> str | None:
-    """Return the encoding declared at the start of a page, XML file or PO file; None if missing or impossible."""
+    """Return the encoding declared at the start of a page, XML file or PO file; None if there is none but Unicode."""
     declaration = DECLARED.search(head[:4096])
     name = known_encoding(declaration[1].decode("ascii", "replace")) if declaration else None
-    # UTF-16 and UTF-32 are impossible: the declaration is in ASCII.
-    if name is None or name.startswith(("utf-16", "utf-32")):
-        return None
-    with suppress(UnicodeDecodeError):
-        if not head.isascii() and getincrementaldecoder("utf-8")().decode(head):
-            return "utf-8"  # valid UTF-8 takes precedence over the declaration
-    return name
+    # UTF-16 and UTF-32 are impossible, because the declaration is in ASCII, and UTF-8 is tried first in any case.
+    return None if name is None or name.startswith("utf") else BROWSERS.get(name, name)
 
 
 def decode_markup(content: bytes) -> str:
-    """Decode a page according to its byte-order mark or its declared encoding, or else as UTF-8."""
-    guess = first_guess(content[:4096])
-    encoding = guess if guess != "utf-8" else declared_encoding(content[: 1 << 16]) or guess
+    """Decode a page according to its byte-order mark, as UTF-8 if that is valid, or else as declared."""
+    encoding = first_guess(content[:4096])
+    if encoding == "utf-8":
+        with suppress(UnicodeDecodeError):
+            return content.decode().removeprefix("\ufeff")
+        encoding = declared_encoding(content) or encoding
     return content.decode(encoding, "replace").removeprefix("\ufeff")
 
 
