@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from penwright.data.cleaning import Cleaning
 from penwright.data.corpus import Columns, Pair, ReadingOptions
+from penwright.data.detection import detect_task
 from penwright.data.parallel import open_pairs
 from penwright.errors import PenwrightError
 
@@ -45,6 +46,29 @@ def test_two_files_are_paired_line_by_line(tmp_path):
 def test_several_files_are_paired_in_either_order(tmp_path, order):
     files = write_aligned(tmp_path, PAIRS[:30], "a") + write_aligned(tmp_path, PAIRS[30:], "b")
     assert all_pairs(open_pairs([files[i] for i in order])) == set(map(Pair._make, PAIRS))
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3)])
+def test_files_with_the_language_before_the_suffix_are_paired_in_either_order(tmp_path, order):
+    files = []
+    for stem, pairs in (("a", PAIRS[:30]), ("b", PAIRS[30:])):
+        for language, lines in zip(("en", "de"), zip(*pairs, strict=True), strict=True):
+            files.append(write(tmp_path, f"{stem}.{language}.txt", "\n".join(lines) + "\n"))
+    files = [files[i] for i in order]
+    assert all_pairs(open_pairs(files)) == set(map(Pair._make, PAIRS))
+    assert detect_task(files)[0] == "translate"
+
+
+def test_files_in_one_language_are_not_paired(tmp_path):
+    files = [write(tmp_path, f"{name}.en", "one\ntwo\n") for name in "abcd"]
+    with pytest.raises(PenwrightError, match=r"both named 'en'.*List the files in pairs"):
+        open_pairs(files)
+
+
+@pytest.mark.parametrize("columns", [Columns(source="fr"), Columns(source="en", target="fr")])
+def test_language_that_neither_file_has_is_refused(tmp_path, columns):
+    with pytest.raises(PenwrightError, match=r"are named en and de, but the settings name 'fr'"):
+        open_pairs(write_aligned(tmp_path, PAIRS), ReadingOptions(columns))
 
 
 def test_source_column_can_be_named_by_its_language(tmp_path):

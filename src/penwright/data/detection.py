@@ -124,10 +124,11 @@ def _task_of_files(first: SourceFile, others: Sequence[str], encoding: str | Non
     running_text = "generate", f"{first.path} and the other files are running text"
     if is_collection(others[0]) or is_hub(others[0]):
         return running_text
-    endings = {suffix_of(first.path), suffix_of(others[0])}
-    are_sides = side_names(first.path, others[0]) is not None
+    other = next((path for path in others if side_names(first.path, path)), others[0])
+    endings = {suffix_of(first.path), suffix_of(other)}
+    are_sides = side_names(first.path, other) is not None
     are_unlike = len(endings) == 2 and not endings & {*TEXT_SUFFIXES, ""}
-    second = examine_text(others[0], encoding)
+    second = examine_text(other, encoding)
     if holds_segments(first) and holds_segments(second) and len(others) == 1:
         return (
             "translate",

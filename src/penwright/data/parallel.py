@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -142,25 +141,25 @@ def _from_two(first: SourceFile, second: SourceFile, encoding: str | None, colum
         check_alignment(first, second)
     sides = side_names(first.path, second.path)
     names = sides.names if sides and all(sides.names) else (side_name(first.path), side_name(second.path))
-    requested = columns.source or columns.target
-    if requested is None:
-        is_swapped = sides is not None and sides.is_target_first
-    else:
-        endings = suffix_of(first.path)[1:], suffix_of(second.path)[1:]
-        is_swapped = columns.source in (endings[1], names[1]) or columns.target in (endings[0], names[0])
+    is_swapped = sides is not None and sides.is_target_first
+    if columns.source is not None or columns.target is not None:
+        endings, languages = [suffix_of(each.path)[1:] for each in (first, second)], languages_between(names)
+        known = [{*each} for each in zip(endings, names, languages or names, strict=True)]
+        for each in (columns.source, columns.target):
+            if languages and isinstance(each, str) and not each.isdecimal() and each not in known[0] | known[1]:
+                raise PenwrightError(
+                    f"{first.path} and {second.path} are named {' and '.join(names)}, but the settings name '{each}'. "
+                    "Correct data.source and data.target, or leave them out"
+                )
+        is_swapped = columns.source in known[1] or columns.target in known[0]
     if is_swapped:
         first, second, names = second, first, (names[1], names[0])
     read = partial(segment_pairs, first, second, encoding) if are_segments else partial(aligned, first, second)
-    return RowSource(
-        (first, second),
-        read,
-        lambda line: f"{first.path} {'segment' if are_segments else 'line'} {line + 1:,}",
-        "the source; the file after it is the target",
-        names,
-    )
+    unit, choice = "segment" if are_segments else "line", "the source; the file after it is the target"
+    return RowSource((first, second), read, lambda line: f"{first.path} {unit} {line + 1:,}", choice, names)
 
 
-def _in_pairs(files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, SourceFile]]:
+def _in_pairs(files: Sequence[SourceFile]) -> Sequence[tuple[SourceFile, SourceFile]]:
     """Return the files in pairs. They are listed as a.en a.de b.en b.de, or as a.en b.en a.de b.de."""
     if len(files) == 1:
         raise PenwrightError(
@@ -172,10 +171,22 @@ def _in_pairs(files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, SourceF
             f"{len(files)} files cannot be paired, since their number is odd: {', '.join(file.path for file in files)}"
         )
     half = len(files) // 2
+    neighbors = list(zip(files[::2], files[1::2], strict=True))
+    halves = list(zip(files[:half], files[half:], strict=True))
+    for pairs in (neighbors, halves):
+        if all(side_names(first.path, second.path) for first, second in pairs):
+            return pairs
     suffixes = [suffix_of(file.path) for file in files]
     if len(set(suffixes)) == 2 and len(set(suffixes[:half])) == len(set(suffixes[half:])) == 1:
-        return zip(files[:half], files[half:], strict=True)
-    return zip(islice(files, 0, None, 2), islice(files, 1, None, 2), strict=True)
+        return halves
+    for first, second in neighbors if len(files) > 2 else ():
+        languages = languages_between([side_name(first.path), side_name(second.path)])
+        if languages and languages.source == languages.target:
+            raise PenwrightError(
+                f"{first.path} and {second.path} are both named '{languages.source}', so they are not the two sides "
+                "of a translation. List the files in pairs, such as a.en a.de b.en b.de"
+            )
+    return neighbors
 
 
 def _rules(rows: Rows, cleaning: Cleaning) -> list[Rule]:
@@ -233,7 +244,8 @@ def check_alignment(first: SourceFile, second: SourceFile) -> None:
     counts = ", ".join(f"{name} {_spaced(n)}" for name, n in zip(names, (longer.n_lines, shorter.n_lines), strict=True))
     if names[0] == names[1]:
         counts = f"{_spaced(longer.n_lines)} and {_spaced(shorter.n_lines)} lines"
-    gap = first_gap(_lengths(longer), _lengths(shorter)) if longer.n_lines <= MOST_LINES else None
+    lengths = (np.fromiter(map(len, file.lines()), dtype=np.float64) for file in (longer, shorter))
+    gap = first_gap(*lengths) if longer.n_lines <= MOST_LINES else None
     where = f"; first difference near line {_spaced(gap + 1)}" if gap is not None else ""
     have = "1 line of {} has" if missing == 1 else f"{_spaced(missing)} lines of {{}} have"
     raise PenwrightError(
@@ -259,10 +271,6 @@ def first_gap(longer: NDArray[np.float64], shorter: NDArray[np.float64]) -> int 
     before = unshifted[:gap].sum() / shifted[:gap].sum(initial=1e-9)
     after = shifted[gap:].sum() / unshifted[gap:].sum(initial=1e-9)
     return gap if (gap < n // 20 or before < CONVINCING) and (n - gap < n // 20 or after < CONVINCING) else None
-
-
-def _lengths(file: SourceFile) -> NDArray[np.float64]:
-    return np.fromiter(map(len, file.lines()), dtype=np.float64)
 
 
 def _spaced(number: int) -> str:
