@@ -165,6 +165,20 @@ def test_missing_and_fuzzy_po_translations_are_dropped_and_counted(tmp_path: Pat
     assert [each.count for each in corpus.report.dropped] == [2]
 
 
+SLOVENIAN = "nplurals=4; plural=(n%100==1 ? 1 : n%100==2 ? 2 : n%100==3 || n%100==4 ? 3 : 0);"
+
+
+@pytest.mark.parametrize(
+    ("rule", "one", "many"),
+    [(SLOVENIAN, 1, 0), ("nplurals=2; plural=n != 1;", 0, 1), ("nplurals=1; plural=0;", 0, 0), ("plural=n.n", 0, 3)],
+)
+def test_plural_forms_follow_the_rule_in_the_header(tmp_path: Path, rule: str, one: int, many: int) -> None:
+    text = po(PAIRS).replace('UTF-8\\n"', f'UTF-8\\n"\n"Plural-Forms: {rule}\\n"')
+    forms = "".join(f'msgstr[{number}] "form {number}"\n' for number in range(4))
+    corpus = open_pairs([write(tmp_path, "a.po", f'{text}msgid "one file"\nmsgid_plural "files"\n{forms}')])
+    assert all_pairs(corpus) == {*PAIRS, ("one file", f"form {one}"), ("files", f"form {many}")}
+
+
 def srt(texts: list[str], delay: int = 0) -> str:
     return "\n".join(
         f"{n}\n00:00:{n + delay:02},000 --> 00:00:{n + delay:02},900\n{text}\n" for n, text in enumerate(texts)

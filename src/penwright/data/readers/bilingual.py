@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from gettext import c2py
 from itertools import islice
 from xml.etree.ElementTree import Element, ParseError, fromstring
 
@@ -12,6 +13,7 @@ from penwright.data.readers.formats import FORMATS
 from penwright.data.readers.markup import segments
 from penwright.errors import PenwrightError, import_extra
 
+SEVERAL = 5  # the number whose form in a PO file is taken as the translation of the English plural
 SAMPLE = 1000  # number of translation units (pairs) from which the languages are detected
 Pairs = Iterator[tuple[str, str] | Broken]
 DAMAGED = Broken("damaged, or without text in any language")
@@ -139,16 +141,27 @@ def _po_pairs(file: SourceFile, *, is_swapped: bool) -> Pairs:
         entries = polib.pofile(f"{''.join(file.blocks())}\n")
     except (OSError, ValueError) as error:
         raise PenwrightError(f"{file.path} is a damaged PO file: {error}") from None
+    plural = _plural_forms(entries.metadata.get("Plural-Forms", ""))
     for entry in entries:
         if entry.obsolete:
             continue
         pairs = [(entry.msgid, entry.msgstr)]
         if entry.msgid_plural and entry.msgstr_plural:
-            forms = [entry.msgstr_plural[number] for number in sorted(entry.msgstr_plural)]
-            pairs = [(entry.msgid, forms[0]), (entry.msgid_plural, forms[-1])]
+            forms = [entry.msgstr_plural.get(number, "") for number in plural or (0, max(entry.msgstr_plural))]
+            pairs = list(zip((entry.msgid, entry.msgid_plural), forms, strict=True))
         for first, second in pairs:
             sides = (" ".join(second.split()), " ".join(first.split()))
             yield UNSURE if entry.fuzzy or not second else sides if is_swapped else sides[::-1]
+
+
+def _plural_forms(rule: str) -> tuple[int, int] | None:
+    """Return the numbers of the forms for one and for several things, given the rule in the header of a PO file."""
+    expression = re.split(r"\bplural\s*=", rule)[-1].partition(";")[0].strip()
+    try:
+        form_of = c2py(expression)  # accepts only numbers, operators and n, and runs no other code
+        return form_of(1), form_of(SEVERAL)
+    except (ValueError, ArithmeticError):  # the rule is missing or invalid
+        return None
 
 
 def read_units(file: SourceFile) -> Iterator[Texts]:
