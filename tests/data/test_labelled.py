@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penwright.config import Recipe, validate
 from penwright.data.cleaning import Cleaning
-from penwright.data.corpus import Columns, Labelled, ReadingOptions
+from penwright.data.corpus import Columns, LabelKind, Labelled, ReadingOptions
 from penwright.data.detection import detect_task
 from penwright.data.labelled import open_evaluation_labelled, open_labelled
 from penwright.data.labels import NO_NUMBER, label_set, number_label
@@ -179,6 +179,24 @@ def test_error_names_the_setting_if_all_texts_are_too_long(tmp_path):
 )
 def test_scores_may_have_a_decimal_comma(cell, number):
     assert number_label(cell) == number
+
+
+@pytest.mark.parametrize(
+    ("form", "cells", "numbers"),
+    [
+        ("{text};{score}", ("3,667", "4", "1.234,5"), ("3.667", "4.0", "1234.5")),
+        ("{text};{score}", ("3.667", "4", "1.5"), ("3.667", "4.0", "1.5")),
+        ('{text},"{score}"', ("3,667", "4,5", "1.000"), ("3.667", "4.5", "1000.0")),
+        ('{text},"{score}"', ("0.5", "4", "1.25"), ("0.5", "4.0", "1.25")),
+    ],
+)
+def test_decimal_mark_is_that_of_the_whole_column(tmp_path, form, cells, numbers):
+    path = tmp_path / "a.csv"
+    rows = [form.format(text=f"text number {n}", score=cells[n % 3]) for n in range(60)]
+    path.write_text("\n".join([form.format(text="text", score="score"), *rows]), encoding="utf-8")
+    corpus = open_labelled([path], ReadingOptions(Columns(label="score", label_kind=LabelKind("regression"))))
+    assert {example.label for example in corpus.training} == set(numbers)
+    assert len(corpus.training) + len(corpus.held_out) == 60
 
 
 def test_texts_with_conflicting_labels_are_noted(tmp_path):

@@ -25,6 +25,7 @@ from penwright.data.files import examine_text
 from penwright.data.labels import (
     count_labels,
     find_separator,
+    has_decimal_commas,
     kind_of_labels,
     label_cleaning_remark,
     notes_on_labels,
@@ -153,10 +154,11 @@ def _from_table(table: Table, columns: Columns) -> RowSource:
         choice += f" ({', '.join(names_of_labels)})"
     kind = _kind(table.name, values, columns) if one_hot is None else _kind_of_one_hot(one_hot, columns)
     choice += {"multi_label_classification": ", several labels", "regression": ", a number"}.get(kind.problem_type, "")
+    decimal_comma = kind.problem_type == "regression" and has_decimal_commas(table, values)
+    choice += " with a decimal comma" if decimal_comma else ""
     choice += f" separated by {kind.separator}" if kind.separator else ""
-    read = partial(
-        with_tidy_labels, one_hot or table, texts, label, replace(columns, label_kind=kind, text_pairs=are_pairs)
-    )
+    columns = replace(columns, label_kind=kind, text_pairs=are_pairs)
+    read = partial(with_tidy_labels, one_hot or table, texts, label, columns, decimal_comma=decimal_comma)
     why = f"{table.name}: {table.form}" if isinstance(table, LabelledLines) else chosen.remark
     remark = "\n".join(filter(None, [why, label_cleaning_remark(table.name, values)]))
     groups = None

@@ -10,7 +10,7 @@ from shlex import quote
 from unicodedata import category, normalize
 
 from penwright.data.corpus import BETWEEN_LABELS, Broken, Columns, Corpus, LabelKind, Labelled
-from penwright.data.readers.tables import Table, select
+from penwright.data.readers.tables import Grid, Table, select
 from penwright.data.rows import TwoSides
 from penwright.errors import PenwrightError
 from penwright.text import BETWEEN_TEXTS, count
@@ -24,7 +24,9 @@ NO_NUMBER = Broken("the label is not a number")
 LARGEST_NUMBER = 1e30  # larger numbers cannot be standardized in float32
 FEW_NUMBERS = 10  # more different numbers than this are probably measurements, not class names
 NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
-DECIMAL_COMMA = re.compile(r"[-+]?(0,\d+|\d+,(?!\d{3}$)\d+)")  # not "1,234", whose comma may separate thousands
+# A number with a decimal comma: not "1,234", whose comma may separate thousands.
+DECIMAL_COMMA = re.compile(r"[-+]?(0,\d+|\d+,(?!\d{3}$)\d+|\d{1,3}(\.\d{3})+,\d+)")
+POINTS = re.compile(r"[-+]?\d{1,3}(\.\d{3})+(,\d*)?")  # points that separate thousands, next to a decimal comma
 PLACEHOLDERS = {"na", "n/a", "#n/a", "?", "-", "none", "nan", "null"}  # values that mean "no label", in lower case
 
 
@@ -39,8 +41,13 @@ def single_label(label: str, location: str) -> str:
     return tidy_label(label if items is None else "".join(items))
 
 
-def with_tidy_labels(table: Table, texts: Sequence[int], label: int, columns: Columns) -> Iterator[TwoSides | Broken]:
-    """Yield the text and the label of every row. Labels are normalized, and renamed as specified in the settings."""
+def with_tidy_labels(
+    table: Table, texts: Sequence[int], label: int, columns: Columns, *, decimal_comma: bool = False
+) -> Iterator[TwoSides | Broken]:
+    """Yield the text and the label of every row. Labels are normalized, and renamed as specified in the settings.
+
+    With `decimal_comma`, all commas in scores are decimal marks.
+    """
     tidy: dict[str, str | Broken] = {}
     names, (problem_type, separator) = columns.label_names, columns.label_kind or LabelKind()
     for number, row in enumerate(select(table, texts, label, BETWEEN_TEXTS if columns.text_pairs else " ")):
@@ -57,7 +64,7 @@ def with_tidy_labels(table: Table, texts: Sequence[int], label: int, columns: Co
         elif problem_type == "multi_label_classification":
             tidy[raw_label] = label_set(raw_label, separator, names)
         elif problem_type == "regression":
-            tidy[raw_label] = number_label(raw_label)
+            tidy[raw_label] = number_label(raw_label, decimal_comma=decimal_comma)
         else:
             single = single_label(raw_label, table.location(number))
             tidy[raw_label] = names.get(raw_label) or names.get(single, single)
@@ -79,7 +86,15 @@ def label_set(cell: str, separator: str | None, names: Mapping[str, str]) -> str
     return BETWEEN_LABELS.join(sorted({names.get(label, label) for label in labels} - {""}))
 
 
-def number_label(cell: str) -> str | Broken:
+def has_decimal_commas(table: Table, scores: Collection[str]) -> bool:
+    """Return whether the decimal mark of a column of scores is a comma, also in numbers such as 1,234."""
+    with_comma = [score for score in scores if "," in score]
+    is_semicolon = isinstance(table, Grid) and table.delimiter == ";"  # written where a comma is the decimal mark
+    is_english = any(score.find(".") > score.rfind(",") for score in with_comma)
+    return bool(with_comma) and not is_english and (is_semicolon or any(map(DECIMAL_COMMA.fullmatch, with_comma)))
+
+
+def number_label(cell: str, *, decimal_comma: bool = False) -> str | Broken:
     """Return the number in a cell, in Python's notation; "" for a blank cell, or NO_NUMBER for any other cell.
 
     The decimal mark is a point or a comma. NO_NUMBER also stands for a number beyond LARGEST_NUMBER.
@@ -87,8 +102,10 @@ def number_label(cell: str) -> str | Broken:
     if not cell:
         return ""
     cell = cell.replace("−", "-")
+    if decimal_comma or DECIMAL_COMMA.fullmatch(cell):
+        cell = (cell.replace(".", "") if POINTS.fullmatch(cell) else cell).replace(",", ".")
     try:
-        number = float(cell.replace(",", ".") if DECIMAL_COMMA.fullmatch(cell) else cell)
+        number = float(cell)
     except ValueError:
         number = nan
     return repr(number) if abs(number) <= LARGEST_NUMBER else NO_NUMBER

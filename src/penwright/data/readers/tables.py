@@ -119,9 +119,8 @@ class Grid(FileTable):
     fewest: int = 1  # minimum number of cells in a complete row; empty cells at the end may be missing
     unit: str = "row"
     n_skipped: int = 0  # number of lines before the first row
-    joint: str = (
-        ""  # delimiter that joins surplus cells to the last column, a text without quotes; "": they are an error
-    )
+    delimiter: str = ""  # delimiter of the cells; "" in spreadsheets, and if there is one column
+    joint: str = ""  # joins surplus cells to the last column, a text without quotes; "": they are errors
 
     def rows(self, columns: Sequence[int]) -> Iterator[Row | Broken]:
         """Yield the given columns (counted from 0) of every row, or the reason why a row is broken."""
@@ -177,7 +176,7 @@ def delimited_grid(file: SourceFile, delimiter: str | None, names: Sequence[str]
         return read_cells(islice(file.lines(), n_skipped, None), dialect, len(columns))
 
     unit = "row" if dialect.quote or dialect.escape else "line"
-    return Grid(file, read, columns, header, n_before, fewest, unit, n_skipped, joint)
+    return Grid(file, read, columns, header, n_before, fewest, unit, n_skipped, dialect.delimiter, joint)
 
 
 def _detect_dialect(file: SourceFile, delimiter: str | None, n: int) -> tuple[Dialect, list[list[str]], int]:
