@@ -314,6 +314,14 @@ def test_fasttext_lines_with_several_labels_are_refused(tmp_path: Path) -> None:
         open_labelled([path])
 
 
+def test_fasttext_lines_may_have_several_labels(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    lines = [f"__label__a __label__{'bc'[n % 2]} {line}" for n, line in enumerate(LINES)]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    corpus = open_labelled([path])
+    assert {example.labels for example in corpus.training} == {("a", "b"), ("a", "c")}
+
+
 def test_text_without_labels_lists_the_accepted_formats(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("\n".join(LINES), encoding="utf-8")

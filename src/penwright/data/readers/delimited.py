@@ -1,13 +1,13 @@
 """Delimited text (CSV, TSV and the like) split into rows of cells, and lines that begin or end with a label."""
 
 import csv
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from penwright.data.corpus import Broken, Row
 from penwright.data.files import SourceFile
-from penwright.errors import PenwrightError
 
 Cells = list[str]
 SEPARATOR_LINE = re.compile(r'"?sep=(..?)"?', re.IGNORECASE)  # the first line of some Excel exports
@@ -221,19 +221,12 @@ class LabelledLines(FileTable):
     columns: tuple[str, ...] = ("label", "text")
 
     def rows(self, columns: Sequence[int]) -> Iterator[Row | Broken]:
-        """Yield the given columns (counted from 0) of every line.
-
-        Raises PenwrightError for a line with several labels.
-        """
-        for number, line in enumerate(self.file.lines(), 1):
-            cells = self.parse(line)
-            labels = cells[0].split(PREFIX)
-            if len(labels) > 1:
-                raise PenwrightError(
-                    f"{self.file.path} line {number:,} has several labels ({', '.join(map(str.strip, labels))}). "
-                    "Penwright supports one label per text. Keep one label on each line"
-                )
-            yield tuple(cells[column] for column in columns)
+        """Yield the given columns (counted from 0) of every line. Several labels become a JSON list."""
+        for line in self.file.lines():
+            label, text = self.parse(line)
+            if PREFIX in label:
+                label = json.dumps([each.strip() for each in label.split(PREFIX)], ensure_ascii=False)
+            yield tuple((label, text)[column] for column in columns)
 
     def location(self, row: int) -> str:
         """Describe the location of a row (counted from 0), for messages."""
