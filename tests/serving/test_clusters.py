@@ -115,6 +115,8 @@ def test_screen_shows_clusters_and_near_duplicates(visit: Any, width: int) -> No
 
 def test_screen_uses_the_held_out_texts_and_files(visit: Any) -> None:
     page = visit("#/clusters?model=classifier", expect=("status of 400",))
+    page.click("button:has-text('Find clusters')")
+    assert page.inner_text(".summary") == "Paste texts above, one per line, or open a file."
     page.click("button:has-text('Use the held-out texts')")
     page.wait_for_selector(".cards .card")
     assert "near-duplicate" in page.inner_text(".summary")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from penwright.serving.model_worker import ModelWorker
 from penwright.serving.server import PAGE
 
 PLACES = {
@@ -108,6 +109,27 @@ def test_screen_without_a_suitable_model_says_so(visit: Any, server: Any) -> Non
     page.wait_for_selector("main[data-ready='write']")
     assert "Write needs a writer, but none is served." in page.inner_text("main")
     assert page.get_attribute(".rail a[href='#/write']", "aria-disabled") == "true"
+
+
+def test_model_in_the_address_may_be_new_or_unknown(visit: Any, server: Any) -> None:
+    page = visit("#/inspect?model=translator")
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url.removeprefix(f"{server.address}/")))
+    worker = server.registry.get("classifier")
+    server.registry._workers["7"] = ModelWorker("7", worker.opened, worker.application, worker.limits)
+    try:
+        go_to(page, "#/classify?model=7")
+        assert page.locator(".alert").count() == 0 and page.input_value("#picker select") == "7"
+        requests.clear()
+        page.focus(".rail a[href='#/classify']")
+        for _ in range(2):
+            page.wait_for_event("response", lambda answer: answer.url.endswith("/models/steps"))
+        assert "models" not in requests, "names that look like numbers are no change"
+        go_to(page, "#/write?model=nobody")
+        assert page.inner_text(".alert p") == "“nobody” is not served, or is not a writer. The model here is “writer”."
+        assert page.evaluate("document.activeElement.hash") == "#/classify", "redrawing the rail keeps the focus"
+    finally:
+        server.registry._workers.pop("7").close()
 
 
 def test_chosen_theme_survives_a_reload(visit: Any) -> None:

@@ -52,6 +52,12 @@ def test_views_of_a_classifier_say_that_they_show_its_transformer_alone(visit: A
     assert "alone" not in page.inner_text(".lead")
 
 
+def test_text_without_visible_characters_has_no_label(visit: Any) -> None:
+    page = visit("#/classify?text=%E2%80%8B")
+    page.wait_for_selector(".one .pw-note:has-text('has no label')")
+    assert page.is_hidden(".one [aria-label=Why]") and page.locator(".labels table").count() == 0
+
+
 def test_calibration_note_is_shown(visit: Any) -> None:
     page = visit(f"#/classify?text={quote(TEXT)}")
     page.wait_for_selector(".one .pw-note:has-text('held-out texts')")

@@ -1,9 +1,12 @@
 """The model map on the Inspect screen: its numbers equal the model's, and it works by keyboard."""
 
+import re
 from typing import Any
 
 import numpy as np
 import pytest
+
+from penwright.tokenizers import TextStream
 
 from .conftest import eventually
 
@@ -100,10 +103,22 @@ def test_next_token_appends_the_likeliest_token(visit: Any, server: Any) -> None
     text, inspector = TEXTS["writer"], server.registry.get("writer").inspector
     page = visit(f"#/inspect?model=writer&text={text}&tool=model")
     page.wait_for_selector(MODEL)
-    expected = inspector.model_map(text).outcomes.texts[0]
+    outcomes, tokenizer = inspector.model_map(text).outcomes, inspector.tokenizer
+    expected = outcomes.texts[0]
+    texts = zip(outcomes.ids.tolist(), outcomes.texts, strict=True)
+    whole = [token for token, shown in texts if TextStream(tokenizer).push(token) == shown]
+    assert 0 < len(whole) < 10, "some tokens are special, or parts of characters"
+    assert page.locator(".pw-model-side .pw-bars >> nth=0 >> button").count() == len(whole)
     page.click("text=next token")
     page.wait_for_function("length => document.getElementById('inspect-text').value.length > length", arg=len(text))
     assert page.input_value("#inspect-text") == text + str(expected)
+    page.wait_for_selector(MODEL)
+    page.click("text=back")
+    page.wait_for_url(re.compile("position="))
+    page.fill("#inspect-text", "I")
+    page.keyboard.press("Control+Enter")
+    page.wait_for_selector(f"{MODEL}, .problem")
+    assert page.locator(".problem").count() == 0, "the old position is dropped with the old text"
 
 
 def test_circuit_shows_a_sentence_for_each_path(visit: Any, server: Any) -> None:

@@ -56,6 +56,71 @@ def test_stopped_and_failed_runs_can_be_continued_before_their_first_step(visit:
     assert "Continue" not in found["preparing"] + found["waiting"]
 
 
+def test_updates_of_runs_keep_their_buttons(visit: Any) -> None:
+    script = """async () => {
+      const { makeJobs } = await import("/screens/train/jobs.js");
+      const { makeList } = await import("/screens/runs/list.js");
+      const [acts, opened] = [[], []];
+      const jobs = makeJobs({ act: (what, { name, run }) => acts.push([what, name, run.step]), details: () => null });
+      const list = makeList({ changed: () => {}, open: (...where) => opened.push(where), stop: () => {} });
+      document.querySelector("main").replaceChildren(jobs.root, list.root);
+      const facts = { seconds: 1, scores: {}, best_step: null, total_steps: 9, model_step: 1, state: "training" };
+      const tasks = { novel: "generate", talk: "chat", vectors: "encode", strange: "other" };
+      function show(step) {
+        const runs = Object.entries(tasks).map(([name, task]) => ({ ...facts, name, task, step, model: name }));
+        const machine = { load: null, processors: 1, free_memory: null, free_disk: 1 };
+        jobs.show(runs.map((run) => ({ ...run, minutes: 1, note: "", run, own: true })), ".", machine);
+        list.draw(runs, new Map());
+      }
+      show(1);
+      const buttons = [...document.querySelectorAll("main button")];
+      buttons.at(-1).focus();
+      show(2);
+      const steps = [".state", ".run-facts"].map((name) => document.querySelector(`main ${name}`).textContent);
+      const same = [...document.querySelectorAll("main button")].map((each, at) => each === buttons[at]);
+      buttons.forEach((each) => each.click());
+      return { same, steps, acts, opened, focus: document.activeElement === buttons.at(-1) };
+    }"""
+    found = visit("#/write").evaluate(script)
+    assert found["same"] == [True] * 14 and found["focus"]
+    assert "step 2" in found["steps"][0] and "step 2" in found["steps"][1]
+    assert ["stop", "strange", 2] in found["acts"], "a kept button uses the newest facts"
+    assert found["opened"] == [["write", "novel"], ["write", "talk"], ["inspect", "vectors"]]
+
+
+def test_translations_of_earlier_weights_are_not_shown(visit: Any) -> None:
+    script = """async steps => {
+      const { makeTranslations } = await import("/screens/translate/sentences.js");
+      const [known, found] = [makeTranslations(), []];
+      let requests = 0;
+      window.fetch = async () => new Response(JSON.stringify({ sentences: [++requests] }));
+      for (const step of steps) await known.ask([{ text: "eins" }], {}, step, null, (_, result) => found.push(result));
+      return found;
+    }"""
+    assert visit("#/clusters").evaluate(script, [5, 5, 9, 9]) == [1, 1, 2, 2]
+
+
+def test_leaving_during_an_upload_says_which_texts_are_missing(visit: Any) -> None:
+    script = """async () => {
+      const { makeTexts } = await import("/screens/train/texts.js");
+      const leaving = new AbortController();
+      const sent = [];
+      window.fetch = (path, { signal }) => new Promise((_, reject) => {
+        sent.push(path);
+        if (signal.aborted) reject(signal.reason);
+        signal.addEventListener("abort", () => reject(signal.reason));
+        setTimeout(() => leaving.abort());
+      });
+      const dataTransfer = new DataTransfer();
+      for (const name of ["a.txt", "b.txt"]) dataTransfer.items.add(new File(["x"], name));
+      const failed = new Promise((fail) => makeTexts({ signal: leaving.signal, fail, announce: fail, changed: fail }));
+      document.dispatchEvent(new DragEvent("drop", { dataTransfer }));
+      return [(await failed).message, sent[0]];
+    }"""
+    message, path = visit("#/clusters").evaluate(script)
+    assert "You left the Train screen" in message and "a.txt, b.txt" in message and path == "studio/upload"
+
+
 def test_long_names_of_uploads_keep_their_suffix(visit: Any) -> None:
     script = """async names => {
       const { clean } = await import("/screens/train/texts.js");

@@ -144,6 +144,19 @@ def test_training_run_is_updated_and_shows_alerts(visit: Any, runs: Path) -> Non
         folder.rmdir()
 
 
+def test_lost_server_is_reported_once(visit: Any) -> None:
+    page = visit("#/runs", expect=("ERR_FAILED",))
+    page.route("**/runs", lambda route: route.abort())
+    page.click(".alert:has-text('does not answer') button")
+    for _ in range(2):
+        page.wait_for_event("requestfailed", lambda request: request.url.endswith("/runs"))
+    assert page.locator(".alert").count() == 0
+    page.unroute("**/runs")
+    page.wait_for_event("response", lambda answer: answer.url.endswith("/runs"))
+    page.route("**/runs", lambda route: route.abort())
+    page.wait_for_selector(".alert")
+
+
 @pytest.mark.parametrize("ending", ["csv", "svg", "png"])
 def test_diagram_can_be_saved(visit: Any, runs: Path, ending: str) -> None:
     page = visit("#/runs?runs=%5B%22writer%22%5D")

@@ -15,7 +15,7 @@ const rail = document.getElementById("rail");
 const picker = document.getElementById("picker");
 const store = makeStore(arrive);
 let SCREENS = ALL.filter(({ studio }) => !studio);
-const frame = { models: [], hasStudio: false, model: null, screen: null, module: null, leave: () => {} };
+const frame = { models: [], hasStudio: false, model: null, screen: null, module: null, arrivals: 0, leave: () => {} };
 const AGAIN = 2000; // milliseconds between checks for newer weights
 
 const NAMES = { writer: "a writer", translator: "a translator", classifier: "a classifier" };
@@ -33,9 +33,17 @@ function reason(screen) {
   return `${screen.title} needs ${wanted}, but none is served. ${advice}`;
 }
 
+/** Whether the screen can show the model that is asked for, if any. */
+const has = (screen, wanted) => !wanted || screen.kinds === null || modelsFor(screen).some(({ id }) => id === wanted);
+
 /** Show the screen of an address; an unknown name leads to the first screen that can be used. */
 async function arrive(name, values) {
+  const now = ++frame.arrivals;
   const screen = SCREENS.find((each) => each.name === name);
+  if (screen && !has(screen, values.model)) {
+    await learn().catch(() => {}); // perhaps it is new; the next request shows the error
+    if (now !== frame.arrivals) return undefined;
+  }
   if (!screen || reason(screen)) {
     const usable = SCREENS.find((each) => !reason(each));
     if (screen || !usable) return showReason(screen || SCREENS[0]);
@@ -46,15 +54,20 @@ async function arrive(name, values) {
 
 async function show(screen) {
   frame.leave();
-  if (screen !== frame.screen) document.querySelector(".alert")?.remove();
   const leaving = new AbortController();
   let shown = null;
   frame.leave = () => (leaving.abort(), shown && shown.stop && shown.stop());
-  frame.screen = screen;
   const state = store.of(screen.name);
   const usable = modelsFor(screen);
-  const model = usable.find(({ id }) => id === state.get("model")) || usable[0] || null;
-  frame.model = model;
+  const wanted = state.get("model");
+  const model = usable.find(({ id }) => id === wanted) || usable[0] || null;
+  if (screen !== frame.screen || model !== frame.model) document.querySelector(".alert")?.remove();
+  Object.assign(frame, { screen, model });
+  if (model && !has(screen, wanted)) {
+    const kinds = screen.kinds.map((kind) => NAMES[kind]).join(" or ");
+    fail({ status: 0, message: `“${wanted}” is not served, or is not ${kinds}. The model here is “${model.id}”.` });
+    state.set({ model: model.id });
+  }
   drawRail();
   drawPicker(screen, model);
   document.title = `${screen.title} · Penwright`;
@@ -120,14 +133,16 @@ function drawRail() {
       ),
     );
   };
+  const focused = rail.contains(document.activeElement) && document.activeElement.hash;
   rail.replaceChildren(make("ul", {}, SCREENS.map(item)));
+  if (focused) [...rail.querySelectorAll("a")].find(({ hash }) => hash === focused)?.focus();
 }
 
 /** Draw the choice among the models of the right kind, and the facts about the chosen one. */
 function drawPicker(screen, model) {
   if (!model || screen.kinds === null) return picker.replaceChildren();
   const usable = modelsFor(screen);
-  const choose = ({ target }) => store.go(screen.name, { model: target.value });
+  const choose = ({ target }) => store.go(screen.name, { model: target.value, position: "" }); // its tokens are different
   const option = ({ id }) => make("option", { value: id, selected: id === model.id }, id);
   const name =
     usable.length > 1
@@ -150,7 +165,8 @@ function stepOf({ step, is_learning }) {
 async function follow() {
   try {
     const { models } = await askJson("models/steps");
-    if (Object.keys(models).join("\n") !== frame.models.map(({ id }) => id).join("\n")) await learn();
+    const names = (ids) => ids.sort().join("\n"); // the keys of an object that look like numbers come first
+    if (names(Object.keys(models)) !== names(frame.models.map(({ id }) => id))) await learn();
     else frame.models.forEach((model) => Object.assign(model, models[model.id]));
     const here = picker.querySelector(".step");
     const now = frame.model && stepOf(frame.model);
@@ -190,7 +206,7 @@ function drawTools() {
     );
   addEventListener("keydown", (event) => {
     const typing = event.target.closest?.("input, textarea, select, [contenteditable]");
-    const screen = event.altKey && event.shiftKey && SCREENS[Number(event.code.replace("Digit", "")) - 1];
+    const screen = event.altKey && event.shiftKey && !event.ctrlKey && SCREENS[Number(event.code.replace("Digit", "")) - 1];
     if (screen && !reason(screen)) store.go(screen.name);
     else if (event.key === "?" && !typing && !document.querySelector("dialog[open]")) shortcuts();
     else return;

@@ -21,6 +21,9 @@ export const aloneNote = ({ has_linear: hasLinear }) =>
     ? "This is the Transformer alone. The classifier's answer also counts words and letters, so it can be different."
     : "";
 
+/** The screen that uses a model of each task. */
+export const SCREEN_OF = { generate: "write", chat: "write", translate: "translate", classify: "classify", encode: "inspect" };
+
 /** `kinds`: the kinds of model that a screen can use; null: it uses none. `needsLabels`: not for encoders. `studio`: only in `penwright studio`. */
 export const SCREENS = [
   {

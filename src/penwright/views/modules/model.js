@@ -28,8 +28,8 @@ const HINTS = {
 /**
  * data: {map: a ModelMap, pieces: {"model 3": a ModelMap, "place decoder.0 3": a PlaceDetail, "arithmetic decoder.0.1":
  * a HeadArithmetic}, circuit: {position, edges, sentences, explanation, names, values} or null}. options: {ask(picture,
- * extra), which returns data that are not in `pieces`; circuit(position); grows: whether a step at the end appends a
- * token}. Emits position-chosen {position}, outcome-chosen {text, id}.
+ * extra), which returns data that are not in `pieces`; circuit(position); adds(id), which returns the text
+ * that a token adds at the end, or "" if it cannot be appended; without it, the text does not grow}. Emits position-chosen {position}, outcome-chosen {text, id}.
  */
 export function draw(element, data, options = {}) {
   return view(element, "model", build, data, options);
@@ -112,12 +112,17 @@ function build(root, data, options) {
     if (state.cursor && state.cursor.row >= state.cursor.place.stack.tokens.length) state.cursor = null;
     repaint();
   }
+  const isLast = () => state.map.position >= last().tokens.length - 1;
+  /** Return a function that appends an outcome to the text, or null if it cannot be appended. */
+  function appending(at) {
+    const id = state.map.outcomes.ids.at(at);
+    const text = isLast() && options.adds?.(id);
+    return text ? () => emit(root, "outcome-chosen", { text, id }) : null;
+  }
   function showSide() {
-    const { outcomes, position } = state.map;
-    const choose = (at) => () => emit(root, "outcome-chosen", { text: outcomes.texts[at], id: outcomes.ids.at(at) });
-    side.replaceChildren(...prediction(state.map, options.grows ? choose : () => null));
-    steps[0].disabled = position === 0;
-    steps[1].disabled = position >= last().tokens.length - 1 && !options.grows;
+    side.replaceChildren(...prediction(state.map, appending));
+    steps[0].disabled = state.map.position === 0;
+    steps[1].disabled = isLast() && !appending(0);
   }
 
   /** Choose another position; the newest choice wins. */
@@ -138,11 +143,7 @@ function build(root, data, options) {
   async function step(by) {
     const position = state.map.position + by;
     if (position < 0) return;
-    if (position >= last().tokens.length) {
-      const { outcomes } = state.map;
-      emit(root, "outcome-chosen", { text: outcomes.texts[0], id: outcomes.ids.at(0) });
-      return;
-    }
+    if (position >= last().tokens.length) return void appending(0)?.();
     animate();
     if (state.path.length) open([]);
     await choosePosition(position);

@@ -52,7 +52,12 @@ export function show(element, { model, state, signal, fail, announce }) {
   });
   const place = make("div", {});
 
-  const take = () => find(field.value.split("\n").filter((line) => line.trim()));
+  function take() {
+    const texts = field.value.split("\n").filter((line) => line.trim());
+    if (texts.length) return find(texts);
+    summary.textContent = "Paste texts above, one per line, or open a file.";
+    return field.focus();
+  }
   async function openFile(file) {
     const text = await file.text();
     chooser.value = "";

@@ -54,7 +54,7 @@ export function show(element, { model, models, state, signal, go, announce }) {
   /** Request a picture of the text: {views, warnings}. "Save" saves the latest `main` picture. */
   async function ask(picture, extra = {}, { main = true } = {}) {
     const question = { path: `inspect/${picture}`, body: body(extra) };
-    const key = JSON.stringify(question);
+    const key = JSON.stringify([model.step, question]); // training changes the weights
     if (main) shown.asked = question;
     if (!answers.has(key) || answers.get(key).signal?.aborted) {
       const { signal: stopped } = shown.looking;
@@ -119,7 +119,9 @@ export function show(element, { model, models, state, signal, go, announce }) {
     bar.querySelector("[aria-pressed=true]").scrollIntoView({ block: "nearest", inline: "nearest" });
   }
   function take() {
-    state.set({ text: text.value, target: target ? target.value : "" });
+    const asked = { text: text.value, target: target ? target.value : "" };
+    const isNew = state.get("text", model.sample) !== asked.text || state.get("target") !== asked.target;
+    state.set(isNew ? { ...asked, position: "" } : asked); // other texts have other positions
     look();
   }
 

@@ -33,7 +33,7 @@ export const keys = [
 
 /** @param {HTMLElement} element @param {import("../screens.js").Context} context */
 export async function show(element, { state, signal, fail, announce, go }) {
-  const page = { runs: [], chosen: [], figures: new Map(), more: new Map(), timer: 0, handle: null, drawn: "" };
+  const page = { runs: [], chosen: [], figures: new Map(), more: new Map(), timer: 0, handle: null, drawn: "", failed: "" };
   const loading = newest(signal);
   const list = makeList({ changed: choose, open: (screen, model) => go(screen, { model }), stop });
   const alerts = make("div", { class: "alerts", "aria-live": "polite" });
@@ -217,8 +217,10 @@ export async function show(element, { state, signal, fail, announce, go }) {
         .filter(({ name, state: now }) => !IN_WORK.includes(now) && IN_WORK.includes(before.get(name)))
         .forEach(({ name, state: now }) => announce(`${name} has ${now === "finished" ? "finished" : "stopped"}.`));
       if (live.length) await load();
+      page.failed = "";
     } catch (error) {
-      if (!wasStopped(error)) fail(error);
+      if (!wasStopped(error) && error.message !== page.failed) fail(error);
+      page.failed = error.message; // the same alert is shown once
     }
     if (!signal.aborted) page.timer = setTimeout(refresh, AGAIN);
   }

@@ -3,6 +3,7 @@
 import { make } from "../views/dom.js";
 import { askJson, wasStopped } from "../api.js";
 import { confirmed, openDialog } from "../dialogs.js";
+import { SCREEN_OF } from "../screens.js";
 import { joined, makeJobs } from "./train/jobs.js";
 import { makePlan } from "./train/plan.js";
 import { makeTexts } from "./train/texts.js";
@@ -10,7 +11,6 @@ import { duration } from "./train/words.js";
 
 const AGAIN = 1000; // milliseconds between updates
 const LONGER = [1, 5, 10, 30, 60, 240]; // minutes to train longer
-const SCREENS = { generate: "write", chat: "write", translate: "translate", classify: "classify" };
 
 export const keys = [
   ["← → on the slider", "less or more time"],
@@ -46,7 +46,7 @@ export async function show(element, { state, signal, fail, announce, go }) {
   }
   const acts = {
     async open({ run }) {
-      go(SCREENS[run.task], { model: run.model });
+      go(SCREEN_OF[run.task], { model: run.model });
     },
     async stop({ name, own, state: now }) {
       const words = "The run is saved first, and you can continue it later.";

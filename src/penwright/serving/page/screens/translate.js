@@ -31,7 +31,7 @@ const known = makeTranslations();
 export async function show(element, { model, state, signal, fail, announce, go }) {
   const page = { paragraphs: [], sentences: [], chosen: -1, glossary: state.get("glossary") };
   const asking = newest(signal);
-  const links = makeLinks({ model: model.id, signal });
+  const links = makeLinks({ model, signal });
   let pointing = 0; // counts the words pointed at, so that late answers are dropped
   const [from, to] = model.languages;
   const [fromTag, toTag] = model.languages.map((code) => (languageName(code) ? code : null));
@@ -98,7 +98,7 @@ export async function show(element, { model, state, signal, fail, announce, go }
     try {
       const { paragraphs } = await askJson("translating/cut", { model: model.id, text }, { signal: stopped });
       lay(text, paragraphs);
-      await known.ask(page.sentences, how(), stopped, fill);
+      await known.ask(page.sentences, how(), model.step, stopped, fill);
       finish(text);
     } catch (error) {
       if (!stopped.aborted) fail(error);
@@ -178,7 +178,7 @@ export async function show(element, { model, state, signal, fail, announce, go }
   async function replace({ sentence, word }, prefix) {
     const wanted = page.sentences[sentence];
     try {
-      await known.ask([{ text: wanted.text, prefix }], how(), signal, (_, result) => {
+      await known.ask([{ text: wanted.text, prefix }], how(), model.step, signal, (_, result) => {
         wanted.prefix = prefix;
         fill(sentence, result);
       });

@@ -33,6 +33,12 @@ export function trust(calibration, probability) {
   return `Of ${bin.n.toLocaleString("en")} held-out texts with a probability of ${range}, the model labelled ${percent(bin.accuracy)} correctly. ${all}`;
 }
 
+/** Describe an answer without a most likely label. */
+function saidOf({ labels, score }) {
+  if (labels !== null) return `Labels: ${labels.join(", ") || "none"}`;
+  return score === null ? "A text without visible characters has no label." : `Predicted number: ${score}`;
+}
+
 /** Create the view of one text. `remember` stores the method; `calibration` resolves to the calibration or null. */
 export function makeOne({ model, signal, fail, announce, method, remember, calibration }) {
   const bars = make("div", { class: "labels" });
@@ -80,18 +86,15 @@ export function makeOne({ model, signal, fail, announce, method, remember, calib
     async show(text, stopped) {
       const { results } = await askJson("classify", { model: model.id, texts: text }, { signal: stopped });
       const { label, labels, score, scores, warnings } = results[0];
-      const isSingle = labels === null && score === null;
+      const isSingle = labels === null && score === null && label !== null;
+      const [names, probabilities] = [Object.keys(scores), Object.values(scores)];
       bars.replaceChildren();
-      drawLabels(bars, {
-        labels: Object.keys(scores),
-        probabilities: Object.values(scores),
-        note: warnings.join(" ") || null,
-      });
+      if (names.length) drawLabels(bars, { labels: names, probabilities, note: warnings.join(" ") || null });
       root.hidden = false;
       reasons.hidden = !isSingle;
       Object.assign(shown, { text, label: null });
       if (!isSingle) {
-        note.textContent = score === null ? `Labels: ${labels.join(", ") || "none"}` : `Predicted number: ${score}`;
+        note.textContent = saidOf(results[0]);
         announce(note.textContent);
         return;
       }

@@ -2,6 +2,14 @@
 
 import { choices, make } from "../../views/dom.js";
 import { label } from "../../views/tokens.js";
+import { askJson } from "../../api.js";
+
+/** Return a function from the id of a likely next token to its text, or "" for a special token or part of a character. */
+async function textsOf(model, state) {
+  const { likeliest } = await askJson("next", { model: model.id, text: state.get("text") });
+  const texts = new Map(likeliest.filter(({ shown }) => shown === null).map(({ id, text }) => [id, text]));
+  return (id) => texts.get(id) || "";
+}
 
 export const model = {
   name: "model",
@@ -9,7 +17,7 @@ export const model = {
   lead: "Your text on its way through this model: each row is a token, each column a step. Choose a token or a step to go in, down to a single product.",
   async show({ model, state, ask, draw, place, open, gone, fail }) {
     const at = state.get("position") === "" ? {} : { position: state.number("position", 0) };
-    const { views } = await ask("model", at);
+    const [{ views }, adds] = await Promise.all([ask("model", at), model.kind === "writer" ? textsOf(model, state) : null]);
     if (gone()) return;
     const piece = async (picture, extra) => {
       const named = { row: ["arithmetic", extra], head: ["head", extra] }[picture] || [picture, extra];
@@ -17,11 +25,9 @@ export const model = {
       return picture === "model" ? found[0].data.map : found[0].data;
     };
     const circuit = async (position) => (await ask("circuit", { position }, { main: false })).views[0].data;
-    const grows = model.kind === "writer";
-    const { root } = await draw(place, views[0], { ask: piece, circuit, grows });
+    const { root } = await draw(place, views[0], { ask: piece, circuit, adds });
     root.addEventListener("position-chosen", ({ detail }) => state.set({ position: detail.position }));
     root.addEventListener("outcome-chosen", ({ detail }) => {
-      if (!grows) return;
       const text = document.getElementById("inspect-text");
       text.value += detail.text;
       open("model", { text: text.value, position: "" });

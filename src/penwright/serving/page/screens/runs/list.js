@@ -3,8 +3,9 @@
 import { number } from "../../views/axes.js";
 import { isDark, lineColour } from "../../views/colour.js";
 import { make } from "../../views/dom.js";
+import { redraw } from "../../redraw.js";
+import { SCREEN_OF } from "../../screens.js";
 
-const SCREENS = { generate: "write", translate: "translate", classify: "classify" };
 const IN_WORK = ["training", "stopping"];
 
 /** Format seconds as 1:02:03 or 02:03. */
@@ -38,16 +39,16 @@ export function makeList({ changed, open, stop }) {
     const button = (text, label, click) =>
       make("button", { type: "button", class: "plain", value: run.name, "aria-label": label, click }, text);
     const uses = [
-      run.model && run.task && button("Open", `Open ${run.name}`, () => open(SCREENS[run.task], run.model)),
+      run.model && SCREEN_OF[run.task] && button("Open", `Open ${run.name}`, () => open(SCREEN_OF[run.task], run.model)),
       run.state === "training" && button("Stop", `Stop training ${run.name}`, () => stop(run.name)),
     ];
     return make(
       "li",
-      { class: IN_WORK.includes(run.state) ? "training" : run.state },
+      { class: IN_WORK.includes(run.state) ? "training" : run.state, "data-key": run.name },
       make("label", {}, box, make("bdi", {}, run.name), swatch),
       make("span", { class: "state" }, run.state),
       make("span", { class: "hint run-facts" }, facts.filter(Boolean).join(" · ")),
-      make("span", { class: "uses" }, ...uses.filter(Boolean)),
+      make("span", { class: "uses", "data-key": "uses" }, ...uses.filter(Boolean)),
       progress(run),
       run.problem && make("p", { class: "warning" }, make("span", { "aria-hidden": "true" }, "⚠ "), run.problem),
     );
@@ -63,8 +64,8 @@ export function makeList({ changed, open, stop }) {
     /** Draw all runs; `colours` maps the chosen ones to the numbers of their colours. */
     draw(runs, colours) {
       const focused = document.activeElement?.closest(".run-list") && document.activeElement;
-      root.replaceChildren(...runs.map((run) => item(run, colours.has(run.name), colours.get(run.name))));
-      if (focused) focus(focused.value, focused.textContent);
+      redraw(root, runs.map((run) => item(run, colours.has(run.name), colours.get(run.name))));
+      if (focused && focused !== document.activeElement) focus(focused.value, focused.textContent);
     },
     focus,
   };

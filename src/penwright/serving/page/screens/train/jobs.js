@@ -2,9 +2,10 @@
 
 import { make, makeSvg } from "../../views/dom.js";
 import { inText } from "../../views/tokens.js";
+import { redraw } from "../../redraw.js";
+import { SCREEN_OF } from "../../screens.js";
 import { clock, quality, size, STATES } from "./words.js";
 
-const SCREENS = { generate: "write", chat: "write", translate: "translate", classify: "classify" };
 const ACTIVE = ["preparing", "training", "stopping"];
 const ORDER = ["preparing", "training", "stopping", "waiting"];
 
@@ -26,15 +27,16 @@ export function makeJobs({ act, details }) {
   const list = make("div", { class: "jobs" });
   const machine = make("p", { class: "hint machine" });
   const root = make("section", { "aria-labelledby": "step-runs" }, make("h2", { id: "step-runs" }, "Your models"), machine, list);
+  const known = new Map(); // the newest facts by name: a button may be older
   let drawn = "";
   let place = ".";
 
   function buttons({ name, state, run, own }) {
     const button = (what, text, main = false) =>
-      make("button", { type: "button", class: main ? "main" : null, id: `${what}-${name}`, "aria-label": `${text} ${name}`, click: () => act(what, { name, run, own, state }) }, text);
+      make("button", { type: "button", class: main ? "main" : null, id: `${what}-${name}`, "aria-label": `${text} ${name}`, click: () => act(what, known.get(name)) }, text);
     const rests = !ACTIVE.includes(state) && state !== "waiting";
     return [
-      run?.model && SCREENS[run.task] && button("open", "Use", true),
+      run?.model && SCREEN_OF[run.task] && button("open", "Use", true),
       ["training", "preparing"].includes(state) && button("stop", "Stop"),
       state === "waiting" && button("stop", "Remove"),
       continues({ state, run, own }) && button("resume", again(state, run)),
@@ -69,12 +71,12 @@ export function makeJobs({ act, details }) {
   }
   function card(job) {
     const more = job.run && details(job.name);
-    return make("article", { class: `card job ${job.state}`, "aria-label": job.name },
+    return make("article", { class: `card job ${job.state}`, "aria-label": job.name, "data-key": job.name },
       make("h3", {}, make("bdi", {}, job.name)),
       ...facts(job),
       ...[progress(job)].filter(Boolean),
       ...[more && curve(more.figures), more && sample(more.samples, job.run?.task)].filter(Boolean),
-      make("div", { class: "line" }, buttons(job)));
+      make("div", { class: "line", "data-key": "buttons" }, buttons(job)));
   }
   return {
     root,
@@ -91,8 +93,9 @@ export function makeJobs({ act, details }) {
       const key = JSON.stringify(jobs.map((job) => [job, details(job.name)?.step]));
       if (key === drawn) return;
       drawn = key;
+      jobs.forEach((job) => known.set(job.name, job));
       const focused = root.contains(document.activeElement) ? document.activeElement.id : "";
-      list.replaceChildren(...(jobs.length ? jobs.map(card) : [make("p", { class: "hint" }, "Nothing yet. Add a text and press Train.")]));
+      redraw(list, jobs.length ? jobs.map(card) : [make("p", { class: "hint" }, "Nothing yet. Add a text and press Train.")]);
       if (focused) document.getElementById(focused)?.focus();
     },
   };

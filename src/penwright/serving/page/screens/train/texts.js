@@ -72,18 +72,20 @@ export function makeTexts({ signal, fail, announce, changed }) {
     return undefined;
   }
   async function take(files) {
-    const [fresh, errors] = [[], []];
+    const [fresh, errors, left] = [[], [], []];
     for (const file of files) {
       try {
         fresh.push(await send(file));
       } catch (error) {
-        if (!wasStopped(error)) errors.push(error);
+        if (wasStopped(error)) left.push(file.name);
+        else errors.push(error);
       }
     }
+    if (left.length) errors.push({ status: 0, message: `You left the Train screen before these texts were sent: ${left.join(", ")}. Add them again.` });
     if (errors.length) fail(Object.assign(errors[0], { message: errors.map(({ message }) => message).join("\n") }));
     chooser.value = "";
     sending.hidden = true;
-    if (!fresh.length) return;
+    if (!fresh.length || signal.aborted) return;
     known.ticked = new Set(fresh);
     announce(`${fresh.join(", ")} added.`);
     await refresh();

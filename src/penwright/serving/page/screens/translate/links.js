@@ -9,13 +9,13 @@ export function makeLinks({ model, signal }) {
   const known = new Map();
 
   async function load(text, target) {
-    const found = await askJson("translating/links", { model, text, target }, { signal });
+    const found = await askJson("translating/links", { model: model.id, text, target }, { signal });
     const links = found.links.map(([word, source, weight]) => ({ target: word, source, weight }));
     return { links, alignedBy: found.aligned_by };
   }
   return {
     ask(text, target) {
-      const key = JSON.stringify([text, target]);
+      const key = JSON.stringify([model.step, text, target]);
       if (!known.has(key)) {
         const loading = load(text, target);
         known.set(key, loading);

@@ -5,22 +5,23 @@ import { askJson } from "../../api.js";
 const AT_ONCE = 6; // sentences per request: small requests show results early and are cancelled early
 const KEPT = 2000; // maximum number of translations in memory
 
-/** Create a cache. `ask(wanted, how, signal, each)` calls each(number, result); `how` is {model, glossary, ...}. */
+/**
+ * Create a cache. `ask(wanted, how, step, signal, each)` calls each(number, result). `how` is {model, glossary}, and
+ * `step` the training step of the model's weights.
+ */
 export function makeTranslations() {
   const known = new Map();
-  const keyOf = (how, wanted) => JSON.stringify([how, wanted.text, wanted.prefix]);
 
   function keep(key, result) {
     known.set(key, result);
     if (known.size > KEPT) known.delete(known.keys().next().value);
   }
   return {
-    /** Return the cached result of a sentence, or undefined. */
-    known: (how, wanted) => known.get(keyOf(how, wanted)),
-    async ask(wanted, how, signal, each) {
+    async ask(wanted, how, step, signal, each) {
+      const keyOf = ({ text, prefix }) => JSON.stringify([how, step, text, prefix]);
       const missing = [];
       wanted.forEach((one, number) => {
-        const result = known.get(keyOf(how, one));
+        const result = known.get(keyOf(one));
         if (result) each(number, result);
         else missing.push(number);
       });
@@ -30,7 +31,7 @@ export function makeTranslations() {
         const answer = await askJson("translating/sentences", { ...how, sentences }, { signal });
         numbers.forEach((number, at) => {
           const result = answer.sentences[at];
-          keep(keyOf(how, wanted[number]), result);
+          keep(keyOf(wanted[number]), result);
           each(number, result);
         });
       }
