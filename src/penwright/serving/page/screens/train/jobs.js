@@ -129,7 +129,7 @@ function sample(samples, task) {
   const reference = task !== "generate" && last.reference && last.reference !== last.completion && last.reference;
   return make("div", {}, ...[
     make("p", { class: "hint" }, `Sample at step ${last.step.toLocaleString("en")}`),
-    make("p", { class: "sample", dir: "auto" }, prompt, task === "generate" ? " " : " → ", answer),
+    make("p", { class: "sample", dir: "auto", tabindex: 0, role: "group", "aria-label": "Sample" }, prompt, task === "generate" ? " " : " → ", answer),
     reference && make("p", { class: "hint" }, task === "classify" ? "Its label in the data: " : "Reference: ", make("bdi", {}, inText(reference))),
   ].filter(Boolean));
 }
