@@ -1,14 +1,17 @@
 """Conversations: the file formats that are read, and which tokens are training targets."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from penwright.data.batches import IGNORED, Markers
-from penwright.data.conversations import AnswerBatches, open_conversations
-from penwright.data.corpus import ReadingOptions
+from penwright.data.cleaning import Cleaning
+from penwright.data.conversations import AnswerBatches, Conversation, open_conversations
+from penwright.data.corpus import Columns, Corpus, ReadingOptions
 from penwright.data.detection import detect_task
 from penwright.data.store import Column
 from penwright.errors import PenwrightError
@@ -51,6 +54,82 @@ def test_every_conversation_format_is_read(tmp_path: Path, name: str) -> None:
     prompts = [{each.messages[0] for each in part} for part in (corpus.training, corpus.held_out)]
     assert not prompts[0] & prompts[1]
     assert all("".join(each.turns[0].prompt) == f"User:\n{each.messages[0].content}\nAssistant:\n" for each in read)
+
+
+def opened(folder: Path, rows: Iterable[dict[str, object]], **options: Any) -> Corpus[Conversation]:
+    path = folder / "chat.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return open_conversations([path], ReadingOptions(**options))
+
+
+def test_instructions_with_a_context_and_a_category_are_conversations(tmp_path: Path) -> None:
+    rows = [
+        {"instruction": f"Who won {n}?", "context": f"Team {n} won.", "response": f"Team {n}", "category": "ab"[n % 2]}
+        for n in range(N)
+    ]
+    corpus = opened(tmp_path, rows)
+    assert detect_task([tmp_path / "chat.jsonl"])[0] == "chat"
+    prompts = {each.messages[0].content for each in (*corpus.training, *corpus.held_out)}
+    assert prompts == {f"Who won {n}?\n\nTeam {n} won." for n in range(N)}
+    assert any("not used: 'category'" in note for note in corpus.report.notes)
+
+
+def test_column_of_system_messages_is_read(tmp_path: Path) -> None:
+    rows = [{"system_prompt": "Be kind." * (n % 2), "question": f"Ask {n}", "response": f"It is {n}"} for n in range(N)]
+    corpus = opened(tmp_path, rows)
+    roles = {tuple(message.role for message in each.messages) for each in corpus.training}
+    assert roles == {("system", "user", "assistant"), ("user", "assistant")}
+    assert "system" in corpus.roles
+    before = Columns(as_trained={"text": (("question", 2), ("response", 3))})  # a run that was trained without them
+    assert all(len(each.messages) == 2 for each in opened(tmp_path, rows, columns=before).training)
+    rejecting = (
+        "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no') }}{% endif %}{{ m.content }}"
+    )
+    corpus = opened(tmp_path, rows, template=ChatTemplate(rejecting + "{% endfor %}"))
+    assert any(each.messages[0].content.startswith("Be kind.\n\nAsk") for each in corpus.training)
+
+
+@pytest.mark.parametrize("columns", [Columns(source="body"), Columns(target="body")])
+def test_one_of_two_columns_can_be_named(tmp_path: Path, columns: Columns) -> None:
+    rows = [{"body": f"Text {n}", "question": f"Ask {n}", "response": f"It is {n}"} for n in range(N)]
+    first = next(iter(opened(tmp_path, rows, columns=columns).training))
+    contents = [message.content.split()[0] for message in first.messages]
+    assert contents == (["Text", "It"] if columns.source else ["Ask", "Text"])
+
+
+def test_conversations_with_calls_of_tools_are_dropped_and_counted(tmp_path: Path) -> None:
+    rows = [FORMATS["messages"](n) for n in range(N)]
+    call = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
+    rows.append({"messages": [{"role": "user", "content": "Ask"}, call, {"role": "assistant", "content": "It rains."}]})
+    (dropped,) = opened(tmp_path, rows).report.dropped
+    assert "calls of tools" in dropped.reason
+
+
+def test_long_conversations_are_dropped(tmp_path: Path) -> None:
+    rows = [{"prompt": f"Ask {n}", "completion": "long " * (2000 if n == 0 else 2)} for n in range(N)]
+    assert len(opened(tmp_path, rows, cleaning=Cleaning(5000)).training) < len(
+        opened(tmp_path, rows, cleaning=Cleaning(10_000)).training
+    )
+
+
+def test_beginnings_of_a_held_out_conversation_are_held_out_too(tmp_path: Path) -> None:
+    rows = []
+    for talk in range(20):
+        messages: list[dict[str, str]] = []
+        for turn in range(4):
+            messages = [*messages, {"role": "user", "content": f"Ask {turn} in {talk}"}]
+            messages = [*messages, {"role": "assistant", "content": f"Answer {turn} in {talk}"}]
+            rows.append({"messages": messages})
+    corpus = opened(tmp_path, rows)
+    begins = [{each.messages[0] for each in part} for part in (corpus.training, corpus.held_out)]
+    assert begins[1]
+    assert not begins[0] & begins[1]
+
+
+def test_conversations_that_all_begin_alike_are_split(tmp_path: Path) -> None:
+    begin = [{"role": "user", "content": "Let's play."}, {"role": "assistant", "content": "Yes."}]
+    corpus = opened(tmp_path, [{"messages": [*begin, *FORMATS["messages"](n)["messages"]]} for n in range(N)])
+    assert len(corpus.held_out) == N // 10
 
 
 def test_malformed_conversations_are_dropped_and_counted(tmp_path: Path) -> None:

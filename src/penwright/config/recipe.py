@@ -61,7 +61,7 @@ class DataSettings(Settings):
     group: Column | None = None  # column of groups, such as authors: a group is held out as a whole, or not at all
     encoding: str | None = None  # encoding of text files; None: detect it
     max_characters: PositiveInt | None = (
-        None  # drop labelled texts and pairs with a side longer than this; None: 1,000,000 for texts, 5000 for pairs
+        None  # drop pairs, labelled texts and conversations with a longer side; None: 5000 for pairs, else 1,000,000
     )
     max_ratio: PositiveFloat | None = 9.0  # drop pairs if one side is more than this many times as long as the other
     deduplicate: bool = True  # drop repeated examples

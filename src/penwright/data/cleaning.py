@@ -44,13 +44,15 @@ class Dropped:
 class Cleaning:
     """Rules for dropping examples. Only `deduplicate` applies to documents."""
 
-    max_characters: int = 5000  # maximum number of characters in a source, a target or a labelled text
+    max_characters: int = (
+        5000  # maximum number of characters in a side of an example: a source, a labelled text, an answer, ...
+    )
     max_ratio: float | None = 9.0  # maximum length ratio of source and target, if one exceeds 30 characters
     deduplicate: bool = True
 
 
 STANDARD = Cleaning()
-LONGEST_LABELLED = 1_000_000  # default of `max_characters` for labelled texts; classifiers read long texts in windows
+LONGEST_TEXT = 1_000_000  # default of `max_characters` for labelled texts and conversations
 KEEP_ALL = Cleaning(max_characters=10**12, max_ratio=None, deduplicate=False)  # no limits: keep all usable examples
 
 

@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,34 +14,40 @@ from numpy.typing import ArrayLike, NDArray
 
 from penwright.data.batches import IGNORED, LENGTH_STEP, Indices, Markers, TextBatch
 from penwright.data.bucketing import Bucketed, Labels
-from penwright.data.cleaning import Cleaning, Rule
 from penwright.data.columns import find_column, names_in
 from penwright.data.corpus import DEFAULT_READING, Broken, Columns, Corpus, ReadingOptions
 from penwright.data.files import examine_text
+from penwright.data.guesses import unused
 from penwright.data.paths import expand_archives
+from penwright.data.profiles import profiles_of
 from penwright.data.readers.hub import is_hub, open_hub
-from penwright.data.readers.layout import ANSWER_NAMES, PROMPT_NAMES
+from penwright.data.readers.layout import ANSWER_NAMES, INPUT_NAMES, INSTRUCTION_NAMES, PROMPT_NAMES
 from penwright.data.readers.tables import Table, find_table
 from penwright.data.rows import (
+    BATCH,
     RowKind,
     Rows,
     RowSource,
     TwoSides,
     common_rules,
     first_side_leaks,
+    hash_texts,
     hold_out_some,
     open_evaluation_rows,
     open_rows,
 )
+from penwright.data.splits import Mask
 from penwright.data.store import Column
 from penwright.errors import PenwrightError
 from penwright.tokenizers.chat_template import ASSISTANT, ChatTemplate, Message, Turn
 
 MOST_HELD_OUT = 500  # maximum number of held-out conversations, unless the settings give a share
-MOST_CHARACTERS = 1_000_000  # maximum total length of the messages of a conversation, in characters
 MESSAGES_NAMES = ("messages", "conversations", "conversation")
+SYSTEM_NAMES = ("system_prompt", "system")  # column names for system messages
+SYSTEM = "system"
 ROLES = {"human": "user", "gpt": ASSISTANT, "chatgpt": ASSISTANT, "bot": ASSISTANT, "model": ASSISTANT}
 LIST = '[{"'  # the beginning of a list of messages in JSON
+TOOL_CALLS = Broken("calls of tools, which Penwright does not learn")
 BAD_MESSAGES = Broken("not a list of messages with role and content")
 NO_ANSWER = Broken("no answer from the assistant")
 REJECTED = Broken("rejected by the chat template")
@@ -64,17 +72,24 @@ def open_evaluation_conversations(
     return open_evaluation_rows(_kind(reading), paths, reading)
 
 
-def conversation_columns(names: Sequence[str]) -> tuple[str, ...] | None:
-    """Find the column of messages, or the columns of prompt and answer, by name. Return None if they are missing."""
-    lowered = {name.casefold(): name for name in reversed(names)}
-    for name in MESSAGES_NAMES:
-        if name in lowered:
-            return (lowered[name],)
-    prompt = next((lowered[name] for name in PROMPT_NAMES if name in lowered), None)
-    answer = next((lowered[name] for name in ANSWER_NAMES if name in lowered), None)
+def conversation_columns(
+    names: Sequence[str], source: str | int | None = None, target: str | int | None = None
+) -> tuple[str | int, ...] | None:
+    """Find the column of messages, or the columns of prompt and answer, by name. Return None if they are missing.
+
+    `source` and `target` are the columns of prompt and answer that the settings name.
+    """
+    lowered = {name.casefold(): name for name in reversed(names) if name not in (source, target)}
+    if source is None and target is None:
+        for name in MESSAGES_NAMES:
+            if name in lowered:
+                return (lowered[name],)
+    prompt = next((lowered[name] for name in PROMPT_NAMES if name in lowered), None) if source is None else source
+    answer = next((lowered[name] for name in ANSWER_NAMES if name in lowered), None) if target is None else target
     if prompt is None or answer is None:
         return None
-    more = [lowered["input"]] if prompt.casefold() == "instruction" and "input" in lowered else []
+    is_instruction = source is None and str(prompt).casefold() in INSTRUCTION_NAMES
+    more = [lowered[name] for name in INPUT_NAMES if name in lowered] if is_instruction else []
     return (prompt, *more, answer)
 
 
@@ -85,9 +100,9 @@ def _kind(reading: ReadingOptions) -> RowKind[Conversation]:
         unit="conversation",
         chosen_by="their prompts",
         sources=_sources,
-        rules=_rules,
+        rules=common_rules,
         check=lambda rows, keep, reading: [],
-        hold_out=partial(hold_out_some, first="prompts", unit="conversation", most=MOST_HELD_OUT, least=1),
+        hold_out=_hold_out,
         leak_rule=partial(first_side_leaks, "prompt"),
         example=partial(_conversation, reading.template),
         sides=slice(0, 2),
@@ -110,9 +125,10 @@ def _sources(paths: Sequence[str], reading: ReadingOptions) -> list[RowSource]:
 
 def _source(table: Table, columns: Columns, template: ChatTemplate) -> RowSource:
     """Return the conversations of a table."""
-    named = [columns.source, columns.target] if columns.source is not None and columns.target is not None else None
-    trained = [name for roles in columns.as_trained.values() for name, _ in roles]
-    chosen = named or (trained if set(trained) <= set(table.columns) else None) or conversation_columns(table.columns)
+    trained = {role: [name for name, _ in each] for role, each in columns.as_trained.items()}
+    chosen: Sequence[str | int] | None = trained.get("text")
+    if not chosen or not set(chosen) <= set(table.columns) or columns.source is not None or columns.target is not None:
+        chosen = conversation_columns(table.columns, columns.source, columns.target)
     if not chosen:
         raise PenwrightError(
             f"{table.name} has neither a column 'messages' nor columns of prompts and answers; its columns are: "
@@ -123,16 +139,31 @@ def _source(table: Table, columns: Columns, template: ChatTemplate) -> RowSource
     choice = f"messages = column {names[0]}" if len(names) == 1 else f"prompt = column {' + '.join(names[:-1])}, "
     choice += "" if len(names) == 1 else f"answer = column {names[-1]}"
     roles = {"text": tuple((name, index + 1) for name, index in zip(names, indices, strict=True))}
-    return RowSource(table.files, partial(_rows, table, indices, template), table.location, choice, roles=roles)
+    known = trained.get("system", ()) if trained else SYSTEM_NAMES
+    system = [index for index, name in enumerate(table.columns) if name.casefold() in known and index not in indices][
+        :1
+    ]
+    if system:
+        choice += f", system message = column {table.columns[system[0]]}"
+        roles["system"] = ((table.columns[system[0]], system[0] + 1),)
+    read = partial(_rows, table, [*system, *indices], len(system), template)
+    rest = unused(profiles_of(table), [*indices, *system])
+    remark = f"{table.name}: {rest}" if rest else ""
+    return RowSource(table.files, read, table.location, choice, remark=remark, roles=roles)
 
 
-def _rows(table: Table, indices: Sequence[int], template: ChatTemplate) -> Iterator[TwoSides | Broken]:
+def _rows(table: Table, columns: Sequence[int], n_system: int, template: ChatTemplate) -> Iterator[TwoSides | Broken]:
     """Yield the two sides of each conversation: the messages before the last answer, as JSON, and the last answer."""
-    for row in table.rows(indices):
-        messages = row if isinstance(row, Broken) else _messages(row)
+    for row in table.rows(columns):
+        if isinstance(row, Broken):
+            yield row
+            continue
+        messages = _messages(row[n_system:])
         if isinstance(messages, Broken):
             yield messages
             continue
+        if n_system and row[0].strip() and messages and messages[0].role != SYSTEM:
+            messages = _with_system_message(row[0].strip(), messages, template)
         while messages and messages[-1].role != ASSISTANT:
             messages = messages[:-1]
         if not messages:
@@ -141,6 +172,14 @@ def _rows(table: Table, indices: Sequence[int], template: ChatTemplate) -> Itera
             yield REJECTED
         else:
             yield json.dumps(messages[:-1], ensure_ascii=False), messages[-1].content.strip()
+
+
+def _with_system_message(text: str, messages: Sequence[Message], template: ChatTemplate) -> list[Message]:
+    """Put a system message first or, if the template rejects it, put its text before the first message."""
+    whole = [Message(SYSTEM, text), *messages]
+    if not template.rejects(whole):
+        return whole
+    return [messages[0]._replace(content=f"{text}\n\n{messages[0].content}"), *messages[1:]]
 
 
 def _messages(row: Sequence[str]) -> list[Message] | Broken:
@@ -158,6 +197,8 @@ def _parsed(text: str) -> list[Message] | Broken:
     """Parse a JSON list of messages with the keys `role` and `content`, or `from` and `value`."""
     try:
         messages = json.loads(text)
+        if any(each.get("tool_calls") and not each.get("content") for each in messages):
+            return TOOL_CALLS
         return [Message(_role(each.get("role", each.get("from"))), _content(each)) for each in messages]
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
         return BAD_MESSAGES
@@ -177,9 +218,26 @@ def _content(message: dict[str, object]) -> str:
     return content.strip()
 
 
-def _rules(rows: Rows, cleaning: Cleaning) -> list[Rule]:
-    """Return the cleaning rules for conversations: the common rules with a higher length limit."""
-    return common_rules(rows, Cleaning(MOST_CHARACTERS, None, cleaning.deduplicate))
+def _hold_out(rows: Rows, keep: Mask, reading: ReadingOptions) -> Mask:
+    """Choose the conversations to hold out. Those that begin alike stay together: one may be the beginning of another.
+
+    They begin alike if they are the same up to the first message of the user.
+    """
+    keys, beginnings = rows.first_hashes.copy(), map(_beginning, rows.read(keep))
+    batches = iter(lambda: [text.encode() for text in islice(beginnings, BATCH)], [])
+    keys[keep] = np.concatenate([hash_texts(batch) for batch in batches])
+    prompts = np.unique(np.stack([keys[keep], rows.first_hashes[keep]]), axis=1)
+    beginning, n_prompts = np.unique(prompts[0], return_counts=True)
+    is_shared = np.isin(keys, beginning[n_prompts > 1]) if len(beginning) > 1 else np.zeros_like(keep)
+    rows = replace(rows, first_hashes=np.where(is_shared, keys, rows.first_hashes))
+    return hold_out_some(rows, keep, reading, first="prompts", unit="conversation", most=MOST_HELD_OUT, least=1)
+
+
+def _beginning(sides: TwoSides) -> str:
+    """Return the messages up to the first one of the user, as JSON."""
+    messages = json.loads(sides[0])
+    n = next((number for number, (role, _) in enumerate(messages, 1) if role == "user"), len(messages))
+    return json.dumps(messages[:n], ensure_ascii=False)
 
 
 def _conversation(template: ChatTemplate, sides: TwoSides) -> Conversation:

@@ -164,9 +164,12 @@ def task_of_table(table: Table) -> tuple[str, str]:
             f"'{pair[0].name}' and '{pair[1].name}'",
             [TRANSLATE, Option(("task=classify",), f"learn the classes in '{label.name}'")],
         )
-    if label is not None:
+    conversation = conversation_columns(table.columns)
+    # In data such as Dolly, the label is a category of instructions.
+    is_chat = conversation and (len(conversation) == 1 or str(conversation[0]).casefold() == "instruction")
+    if label is not None and not is_chat:
         return "classify", f"{table.name} has a column '{label.name}'"
-    if conversation := conversation_columns(table.columns):
+    if conversation:
         return "chat", f"{table.name} has prompts and answers, in {' and '.join(map(repr, conversation))}"
     if pair is not None:
         return "translate", f"{table.name} has the columns '{pair[0].name}' and '{pair[1].name}'"

@@ -13,7 +13,7 @@ from penwright.application import Application, make_application
 from penwright.classification.linear import LinearClassifier
 from penwright.config import DataSettings, Recipe
 from penwright.data.batches import Markers
-from penwright.data.cleaning import LONGEST_LABELLED, STANDARD, Cleaning
+from penwright.data.cleaning import LONGEST_TEXT, STANDARD, Cleaning
 from penwright.data.conversations import Conversation
 from penwright.data.corpus import (
     Columns,
@@ -105,7 +105,7 @@ def make_card(
 def reading_of(recipe: Recipe, roles: Roles | None = None) -> ReadingOptions:
     """Return the options for reading files: columns (from the recipe or, if unset, from `roles`) and rows to skip."""
     data = recipe.data
-    most = LONGEST_LABELLED if recipe.task == "classify" else STANDARD.max_characters
+    most = STANDARD.max_characters if recipe.task == "translate" else LONGEST_TEXT
     return ReadingOptions(
         columns=Columns(
             source=data.source,
