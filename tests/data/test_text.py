@@ -154,6 +154,26 @@ def test_lone_surrogate_in_json_becomes_a_replacement_character(tmp_path):
     assert "".join(texts(corpus.training) + texts(corpus.held_out)) == "bad \ufffd half, a longer text"
 
 
+@pytest.mark.parametrize("has_validation", [False, True])
+def test_rows_that_differ_in_final_spaces_from_held_out_rows_are_not_trained_on(tmp_path, has_validation):
+    rows = [f"This is document number {i}, with some words.{' ' * extra}" for i in range(200) for extra in (0, 1)]
+    path = write(tmp_path, "a.jsonl", "".join(json.dumps({"text": row}) + "\n" for row in rows))
+    own = write(tmp_path, "own.jsonl", json.dumps({"text": rows[0] + "\n"}))
+    corpus = open_text([path], ReadingOptions(validation=(str(own),) if has_validation else ()))
+    held_out, training = texts(corpus.held_out), {text.strip() for text in texts(corpus.training)}
+    assert held_out and not training & {text.strip() for text in held_out}
+    assert len(texts(corpus.training)) == len(corpus.training)
+    assert "white space" in corpus.report.notes[-1]
+
+
+def test_training_rows_equal_to_all_held_out_rows_are_refused(tmp_path):
+    path, own = (
+        write(tmp_path, name, json.dumps({"text": f"a row{end}"})) for name, end in (("a.jsonl", " "), ("b.jsonl", ""))
+    )
+    with pytest.raises(PenwrightError, match="the same as the held-out ones"):
+        open_text([path], ReadingOptions(validation=(str(own),)))
+
+
 def test_single_character_is_too_short_to_split(tmp_path):
     with pytest.raises(PenwrightError, match="too few to hold any out"):
         open_text([write(tmp_path, "x.txt", "x")])

@@ -37,9 +37,9 @@ from penwright.data.splits import BEGINNING, Cut, Hashes, Mask
 from penwright.errors import PenwrightError
 from penwright.storage import cache_folder, write_bytes_atomically
 
-Measures = NDArray[Any]  # for each document: length (as in Documents.characters), size in UTF-8 bytes, hash
+Measures = NDArray[Any]  # for each document: the values of Documents
 MANY_ROWS = 10_000  # for a table with at least this many rows, lengths and hashes are cached
-MEASURE = np.dtype([("characters", np.int64), ("n_bytes", np.int64), ("hash", np.uint64)])
+MEASURE = np.dtype([("characters", np.int64), ("n_bytes", np.int64), ("hash", np.uint64), ("stripped", np.uint64)])
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,7 @@ class Documents(Sources[Document]):
     characters: NDArray[np.int64]  # length in characters; 0: blank; -n: broken, with error code n
     n_bytes: NDArray[np.int64]  # sizes in UTF-8 bytes
     hashes: Hashes
+    stripped: Hashes  # hashes without the white space at both ends; those of whole files include it
     reasons: Mapping[str, int]  # maps each reason why a document can be broken to its error code
 
     def part(self, chosen: Mask) -> CorpusPart[Document]:
@@ -99,6 +100,7 @@ def open_documents(paths: Sequence[str | Path], encoding: str | None, columns: C
         every["characters"],
         every["n_bytes"],
         every["hash"],
+        every["stripped"],
         reasons,
     )
 
@@ -180,8 +182,10 @@ def _whole_files(files: tuple[SourceFile, ...], remark: str = "") -> tuple[Sourc
     def documents() -> Iterator[Document]:
         return (Document(file.path, TextSlice(file.chunks, file=file)) for file in files)
 
+    hashes = [int(file.text_sha256[:16], 16) for file in files]
     measures = (
-        (0 if file.blank else file.n_characters, file.n_utf8_bytes, int(file.text_sha256[:16], 16)) for file in files
+        (0 if file.blank else file.n_characters, file.n_utf8_bytes, own, own)
+        for file, own in zip(files, hashes, strict=True)
     )
     source = Source(files, documents, lambda number: files[number].path, remark=remark)
     return source, np.fromiter(measures, dtype=MEASURE)
@@ -200,19 +204,23 @@ def _rows(table: Table, columns: Columns, reasons: dict[str, int]) -> tuple[Sour
         for row, text in enumerate(texts()):
             yield text if isinstance(text, Broken) else Document(table.location(row), TextSlice(partial(_pieces, text)))
 
-    def measures() -> Iterator[tuple[int, int, int]]:
+    def measures() -> Iterator[tuple[int, int, int, int]]:
         for row in texts():
             text = "" if isinstance(row, Broken) else row
-            encoded = text.encode()
-            size = len(text) if text.strip() else -number_reason(row, reasons)
-            yield size, len(encoded), int.from_bytes(sha256(encoded).digest()[:8], "big")
+            size = len(text) if (stripped := text.strip()) else -number_reason(row, reasons)
+            own = _hash(text)
+            yield size, len(text.encode()), own, own if stripped == text else _hash(stripped)
 
     choice = f"the text is in column {' + '.join(table.columns[index] for index in indices)}"
     source = Source(table.files, documents, table.location, choice, remark=chosen.remark, roles=chosen.roles(table))
     return source, _remembered(table, choice, measures)
 
 
-def _remembered(table: Table, choice: str, measures: Callable[[], Iterator[tuple[int, int, int]]]) -> Measures:
+def _hash(text: str) -> int:
+    return int.from_bytes(sha256(text.encode()).digest()[:8], "big")
+
+
+def _remembered(table: Table, choice: str, measures: Callable[[], Iterator[tuple[int, int, int, int]]]) -> Measures:
     """Return the sizes and hashes of the rows of a table, from the cache if possible. Broken rows are not cached."""
     key = json.dumps([[(file.sha256, file.encoding) for file in table.files], choice, table.columns])
     path: Path | None = None

@@ -29,7 +29,7 @@ from penwright.data.corpus import (
     with_training_columns,
 )
 from penwright.data.documents import Documents, TextSlice, open_documents
-from penwright.data.splits import DEFAULT_FRACTION, Cut, Mask, held_out_documents, tail_position, tail_start
+from penwright.data.splits import DEFAULT_FRACTION, Cut, Hashes, Mask, held_out_documents, tail_position, tail_start
 from penwright.errors import PenwrightError
 from penwright.text import count
 
@@ -48,9 +48,11 @@ def open_text(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_REA
     whole = _whole_documents(training, keep, reading) if validation is None else None
     if validation is not None:
         valid, _ = _kept_documents(validation, None, KEEP_ALL)
-        parts, split = (training.part(keep), validation.part(valid)), _describe_validation(validation.part(valid))
+        learned, held_out = _without_twins(training, keep, validation.stripped[valid]), validation.part(valid)
+        parts, split = (training.part(learned), held_out), _describe_validation(held_out)
     else:
         parts, split = whole or _tails(training, keep, reading.held_out)
+    n_twins = int(keep.sum()) - len(parts[0]) - (len(parts[1]) if whole else 0)
     files = training.files + (validation.files if validation else ())
     choices = training.choices + (validation.choices if validation else ())
     report = Report(
@@ -60,7 +62,7 @@ def open_text(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_REA
         n_kept=int(keep.sum()),
         dropped=tuple(dropped),
         split=split,
-        notes=training.notes,
+        notes=(*training.notes, *_note_on_twins(n_twins)),
     )
     fingerprint = fingerprint_of(
         files,
@@ -72,6 +74,7 @@ def open_text(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_REA
         deduplicate=reading.cleaning.deduplicate,
         **({"ends_of_many": True} if validation is None and whole is None and _are_many(training, keep) else {}),
         **({"columns": choices} if any(choices) else {}),
+        **({"n_twins": n_twins} if n_twins else {}),
     )
     return Corpus(*parts, files, fingerprint, report, roles=training.roles)
 
@@ -119,12 +122,28 @@ def _whole_documents(documents: Documents, keep: Mask, reading: ReadingOptions) 
     chosen[kept[held_out_documents(documents.hashes[kept], sizes, n_held_out, reading.seed)]] = True
     if documents.characters[chosen].sum() < ENOUGH * n_held_out:
         return None
-    parts = documents.part(keep & ~chosen), documents.part(chosen)
+    others, held_out = keep & ~chosen, documents.part(chosen)
     split = (
-        f"held out: {count(len(parts[1]), 'whole document')} out of {len(kept):,}, {_describe_size(*parts)}, "
-        f"chosen with seed {reading.seed}"
+        f"held out: {count(len(held_out), 'whole document')} out of {len(kept):,}, "
+        f"{_describe_size(documents.part(others), held_out)}, chosen with seed {reading.seed}"
     )
-    return parts, split
+    return (documents.part(_without_twins(documents, others, documents.stripped[chosen])), held_out), split
+
+
+def _without_twins(documents: Documents, keep: Mask, held_out: Hashes) -> Mask:
+    """Return `keep` without documents that differ from a held-out one only in the white space at their ends.
+
+    The choice of the held-out documents does not depend on this, so that the split of older runs stays the same.
+    """
+    learned = keep & ~np.isin(documents.stripped, held_out)
+    if not learned.any():
+        raise PenwrightError(f"{documents.files[0].path}: the training documents are the same as the held-out ones")
+    return learned
+
+
+def _note_on_twins(n: int) -> list[str]:
+    same = "also held out, with other white space at their ends"
+    return [f"not used for training: {count(n, 'document')}, {same}"] if n else []
 
 
 def _tails(documents: Documents, keep: Mask, fraction: float | None) -> tuple[Parts, str]:
