@@ -65,6 +65,18 @@ def test_foreign_origins_are_refused(server: RunningServer, origin: str) -> None
     assert ask(server.address, "/v1/models", Origin=server.address).status == 200
 
 
+def test_pages_of_other_sites_may_only_link_to_the_page(server: RunningServer) -> None:
+    for site in ("cross-site", "same-site"):
+        headers = {"Sec_Fetch_Site": site, "Sec_Fetch_Mode": "no-cors"}
+        for path in ("/", "/v1/models", "/classifying/calibration", "/views/dom.js"):
+            assert ask(server.address, path, **headers).status == 403
+        headers["Sec_Fetch_Mode"] = "navigate"
+        assert ask(server.address, "/v1/models", **headers).status == 403
+        assert ask(server.address, "/", **headers).status == 200
+    for site in ("same-origin", "none"):
+        assert ask(server.address, "/v1/models", Sec_Fetch_Site=site, Sec_Fetch_Mode="no-cors").status == 200
+
+
 def test_responses_have_security_headers_and_no_cors(server: RunningServer) -> None:
     for path in ("/", "/v1/models", "/nothing"):
         headers = ask(server.address, path).headers

@@ -13,6 +13,7 @@ import subprocess
 import threading
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from penwright.serving.server import Server
 from penwright.serving.settings import ServingSettings
 from penwright.serving.studio import Studio, delete_run, resume
 from penwright.serving.studio_fields import NameRequest, ResumeRequest
+from penwright.serving.texts import zipped
 from penwright.serving.training_queue import JobFacts, TrainingQueue, _locked
 
 from .conftest import eventually
@@ -152,7 +154,7 @@ def test_choices_of_the_plan_are_kept_in_training(client: Client) -> None:
     assert job and "--set model.size=tiny --set model.n_layers=2" in " ".join(job.arguments)
 
 
-def test_disk_space_is_kept_free(tmp_path: Path) -> None:
+def test_disk_space_is_kept_free(runs: Path, tmp_path: Path) -> None:
     client = Client(tmp_path, min_free_bytes=10**18)
     try:
         status, found = client.upload("days.txt", DAYS.encode())
@@ -160,8 +162,38 @@ def test_disk_space_is_kept_free(tmp_path: Path) -> None:
         status, found = client.ask("studio/train", {"texts": ["days.txt"], "name": "days", "steps": 1})
         assert status == 400 and "min_free_bytes" in found["error"]["message"]
         assert client.ask("studio")[1]["texts"] == client.ask("studio")[1]["jobs"] == []
+        shutil.copytree(runs / "writer", tmp_path / "runs" / "novel")
+        status, found = client.ask("studio/download?run=novel")
+        assert status == 400 and "min_free_bytes" in found["error"]["message"]
     finally:
         client.close()
+
+
+def test_one_archive_is_made_at_a_time(client: Client, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(runs / "writer", client.folder / "runs" / "novel")
+    n_now, most, may_end = [0], [0], threading.Event()
+
+    def slow(*given: Any) -> Any:
+        n_now[0] += 1
+        most[0] = max(most[0], n_now[0])
+        may_end.wait(60)
+        archive = zipped(*given)
+        n_now[0] -= 1
+        return archive
+
+    def fetch() -> None:
+        with urlopen(f"{client.address}/studio/download?run=novel", timeout=120) as answer:
+            assert zipfile.is_zipfile(io.BytesIO(answer.read()))
+
+    monkeypatch.setattr("penwright.serving.studio.zipped", slow)
+    with ThreadPoolExecutor(3) as executor:
+        fetched = [executor.submit(fetch) for _ in range(3)]
+        assert eventually(lambda: most[0] == 1)
+        may_end.set()
+        for each in fetched:
+            each.result()
+    assert most == [1]
+    assert {path.name for path in client.folder.iterdir()} <= {"runs", "queue", "texts"}
 
 
 def test_decompression_bombs_are_refused_and_deleted(client: Client) -> None:

@@ -80,7 +80,7 @@ class Middleware:
         start, answer, incoming = perf_counter(), _Answer(send), _Body(receive)
         headers = Headers(scope=scope)
         try:
-            self._check_origin(headers)
+            self._check_origin(scope, headers)
             body = await self._checked_body(scope, headers, incoming)
             _check_json(scope, headers, body)
             await _run_while_connected(self._app, scope, body, receive, answer)
@@ -97,13 +97,18 @@ class Middleware:
             route = getattr(scope.get("route"), "path", "other")
             self._metrics.count(route, answer.status, perf_counter() - start)
 
-    def _check_origin(self, headers: Headers) -> None:
-        """Reject requests from pages of other sites, even if their host resolves to this machine (DNS rebinding)."""
+    def _check_origin(self, scope: Scope, headers: Headers) -> None:
+        """Reject requests from pages of other sites, even if their host resolves to this machine (DNS rebinding).
+
+        Browsers send no Origin with images and links, but Sec-Fetch-Site. Other sites may only link to the page.
+        """
         host = headers.get("host", "")
         if self._hosts and host.lower() not in self._hosts:
             raise _Rejected(403, "this server does not accept that host name. Use the address that it printed")
         origin = headers.get("origin")
-        if origin is not None and _netloc(origin) != host.lower():
+        is_foreign = headers.get("sec-fetch-site") in {"cross-site", "same-site"}
+        opens_page = scope["path"] == "/" and headers.get("sec-fetch-mode") == "navigate"
+        if (origin is not None and _netloc(origin) != host.lower()) or (is_foreign and not opens_page):
             raise _Rejected(403, "this server refuses requests from pages of other sites")
 
     async def _checked_body(self, scope: Scope, headers: Headers, incoming: _Body) -> bytes:

@@ -12,6 +12,7 @@ import shutil
 import sys
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
@@ -58,6 +59,7 @@ class Studio:
         self.queue = TrainingQueue(self.folder)
         self.planning: list[str | None] = []  # tickets of the pending requests for a plan, in order
         self.planner = asyncio.Lock()  # one plan at a time, since planning measures the machine's speed
+        self.archiver = ThreadPoolExecutor(1, thread_name_prefix="penwright-archive")  # makes one archive at a time
 
     async def watch(self) -> None:
         """Start the waiting runs one after another, until cancelled."""
@@ -199,12 +201,14 @@ def delete_run(studio: TheStudio, registry: Registry, body: NameRequest) -> Done
 
 
 @router.get("/download", response_class=StreamingResponse)
-def download(registry: Registry, run: RunName) -> StreamingResponse:
+async def download(studio: TheStudio, registry: Registry, run: RunName) -> StreamingResponse:
     """Return a run with its best checkpoint as a zip archive."""
-    opened = run_of(registry, run)
+    opened = await asyncio.to_thread(run_of, registry, run)
+    work = studio.archiver.submit(zipped, opened, studio.folder, studio.settings.min_free_bytes)
+    archive = await asyncio.wrap_future(work)
     name = quote(f"{opened.folder.name}.zip")
     headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{name}"}
-    return StreamingResponse(_blocks(zipped(opened)), media_type="application/zip", headers=headers)
+    return StreamingResponse(_blocks(archive), media_type="application/zip", headers=headers)
 
 
 def _blocks(file: BinaryIO) -> Iterator[bytes]:

@@ -146,12 +146,17 @@ def require_free_disk(folder: Path, n_bytes: int) -> None:
         )
 
 
-def zipped(run: Run) -> BinaryIO:
-    """Return a zip archive of a run with its best checkpoint. Other machines can use and resume the run."""
+def zipped(run: Run, folder: Path, min_free_bytes: int) -> BinaryIO:
+    """Return a zip archive of a run with its best checkpoint. Other machines can use and resume the run.
+
+    The archive is a temporary file in `folder`. Raises PenwrightError if it would leave too little free disk space.
+    """
     best, _ = run.checkpoints.best()
-    archive: BinaryIO = TemporaryFile()  # noqa: SIM115 - the caller closes it
+    paths = _parts(run.folder, best.folder)
+    require_free_disk(folder, sum(path.lstat().st_size for path in paths) + min_free_bytes)
+    archive: BinaryIO = TemporaryFile(dir=folder)  # noqa: SIM115 - the caller closes it
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED, allowZip64=True) as packed:
-        for path in _parts(run.folder, best.folder):
+        for path in paths:
             name = (Path(run.folder.name) / path.relative_to(run.folder)).as_posix()
             with (
                 suppress(PenwrightError),  # symbolic links are left out
