@@ -70,3 +70,16 @@ def test_shortening_a_conversation_is_limited_in_time(answering: Answering, monk
     refused = chat(messages=messages)
     assert refused["status"] == 400
     assert "takes too long" in refused["error"]["message"]
+
+
+def test_only_text_is_accepted_as_response_format(answering: Answering) -> None:
+    _, chat = answering
+    assert chat(response_format={"type": "text"})["status"] == 200
+    assert chat(response_format=None)["status"] == 200
+    for other in ({"type": "json_object"}, {"type": "json_schema", "json_schema": {"name": "a", "schema": {}}}):
+        refused = chat(response_format=other)
+        assert refused["status"] == 400
+        assert refused["error"]["param"] == "response_format.type"
+        assert refused["error"]["type"] == "invalid_request_error"
+        assert f"'{other['type']}' is not supported" in refused["error"]["message"]
+        assert "settings.pattern" in refused["error"]["message"]

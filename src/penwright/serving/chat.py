@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Response
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from penwright.decoding.requests import MAX_NEW_TOKENS
 from penwright.errors import UsageError
@@ -55,6 +55,21 @@ class ChatMessage(BaseModel):
         return Message({"developer": "system"}.get(self.role, self.role), text)
 
 
+def _require_text(kind: str) -> str:
+    if kind != "text":
+        raise ValueError(
+            f"'{kind[:40]}' is not supported, because answers are plain text. To constrain a text, send a regular "
+            "expression to POST /write (settings.pattern)"
+        )
+    return kind
+
+
+class ResponseFormat(BaseModel):
+    """The format of an answer, which is always text."""
+
+    type: Annotated[Text, AfterValidator(_require_text)]
+
+
 class ChatRequest(SamplingRequest):
     """A request for answers to a conversation. Unknown fields, e.g. `user`, are ignored.
 
@@ -71,6 +86,7 @@ class ChatRequest(SamplingRequest):
     logprobs: bool | None = False  # whether to return the log-probability of each token
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None  # number of alternatives per token
     tools: list[Any] | None = None  # not supported
+    response_format: ResponseFormat | None = None  # only {"type": "text"} is supported
 
     def as_completion(self, tokens: list[int], max_tokens: int) -> CompletionRequest:
         """Return a request to complete these tokens, with the same options."""
