@@ -48,3 +48,10 @@ def test_consistency_needs_a_vocabulary_and_no_teachers(task: str, changes: Tabl
 def test_token_dropout_is_only_for_classifiers() -> None:
     with pytest.raises(PenwrightError, match="token_dropout is only for classifiers"):
         validate(Recipe, {**WHOLE, "task": "translate", "model": {"token_dropout": 0.5}}, "the settings")
+
+
+@pytest.mark.parametrize("task", ["translate", "generate", "chat"])
+def test_group_is_only_for_classifiers(task: str) -> None:
+    settings = merge(WHOLE, {"task": task, "data": {"group": "author"}})
+    with pytest.raises(PenwrightError, match=r"data\] group .* is only for classifiers"):
+        validate(Recipe, settings, "the settings")
