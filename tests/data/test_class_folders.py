@@ -1,5 +1,6 @@
 """Labelled texts with one folder per class."""
 
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from penwright.data.corpus import Columns, Labelled, ReadingOptions
 from penwright.data.detection import detect_task
 from penwright.data.labelled import open_evaluation_labelled, open_labelled
+from penwright.data.readers.archives import data_members
 from penwright.errors import PenwrightError, Undecided
 
 
@@ -49,3 +51,37 @@ def test_label_like_folder_names_ask_and_other_names_are_mentioned(tmp_path: Pat
 def test_folder_with_one_class_says_what_is_needed(tmp_path: Path) -> None:
     with pytest.raises(PenwrightError, match="Put the texts of each class into a folder"):
         open_labelled([make(tmp_path / "data", "only")])
+
+
+def test_emails_and_files_without_suffix_are_read_and_other_files_noted(tmp_path: Path) -> None:
+    folder = make(tmp_path / "data", "spam", "ham")
+    for number, name in enumerate(["49960", "a.eml", "0001.7c53336b37003a9286aba55d2945844c", "0002.17"]):
+        (folder / "spam" / name).write_text(f"Buy number {number} now.")
+    (folder / "ham" / "scan.jpg").write_bytes(b"")
+    corpus = open_labelled([folder])
+    assert corpus.n_training + len(corpus.held_out) == 28
+    assert "not read: 1 file of other types in the class folders (.jpg)" in " ".join(corpus.report.notes)
+
+
+def test_folders_named_after_a_split_are_not_classes(tmp_path: Path) -> None:
+    for part in ("news-train", "news-test"):
+        make(tmp_path / "data" / part, "sport", "politics")
+    assert open_labelled([tmp_path / "data"]).labels == ("politics", "sport")
+
+
+def test_archive_of_class_folders_asks_to_be_unpacked(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "films.zip", "w") as archive:
+        for number in range(20):
+            archive.writestr(f"{('pos', 'neg')[number % 2]}/{number}.txt", f"A text with number {number}.")
+    with pytest.raises(PenwrightError, match=r"unpack it and pass the folder"):
+        open_labelled([tmp_path / "films.zip"])
+    with pytest.raises(Undecided, match="neg, pos"):
+        detect_task([tmp_path / "films.zip"])
+
+
+def test_only_whole_words_mark_files_of_an_archive_as_no_data(tmp_path: Path) -> None:
+    names = ["capital.txt", "manifesto.txt"]
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        for name in [*names, "README", "MANIFEST.json", "license_en.txt"]:
+            archive.writestr(name, "x")
+    assert [path.name for path in data_members(tmp_path / "a.zip")] == names

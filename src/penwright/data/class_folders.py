@@ -4,11 +4,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from penwright.data.files import SourceFile, examine
-from penwright.data.paths import SPLITS, TEXT_SUFFIXES, TRAINING, for_evaluation, suffix_of, visible_files
+from penwright.data.paths import TEXT_SUFFIXES, TRAINING, for_evaluation, suffix_of, training_files, visible_files
+from penwright.data.readers.archives import data_members, is_archive
 from penwright.errors import PenwrightError
 from penwright.text import count
 
 UNLABELLED = ("unsup", "unlabeled", "unlabelled")
+LONGEST_SUFFIX = 12  # a longer suffix, in characters, is part of the name
 CLASSES = {  # common names of class folders
     *("pos", "neg", "neu", "positive", "negative", "neutral", "mixed", "good", "bad", "spam", "ham"),
     *("true", "false", "real", "fake", "yes", "no", "0", "1", "2", "3", "4", "5", "human", "machine", "ai"),
@@ -22,22 +24,25 @@ def class_folders(folder: str | Path) -> tuple[dict[str, list[Path]], str]:
     """
     folder, remarks = Path(folder), []
     inner = _subfolders(folder)
-    names = {each.name.lower() for each in inner}
-    training = next((each for each in inner if each.name.lower() in TRAINING), None)
-    if training and names <= SPLITS:
-        others = [each for each in inner if each != training]
+    training = training_files(folder, inner)
+    if len(training) == 1 and (len(inner) > 1 or training[0].name.lower() in TRAINING):
+        others = [each for each in inner if each not in training]
         if others:
             remarks.append(f"not read: {for_evaluation(others)}")
-        folder, inner = training, _subfolders(training)
+        folder, inner = training[0], _subfolders(training[0])
     unlabelled = [each for each in inner if each.name.lower() in UNLABELLED]
     remarks += [f"not read: {each} (no labels)" for each in unlabelled]
-    texts = {each.name: _text_files(each) for each in inner if each not in unlabelled}
+    every = {each.name: sorted(visible_files(each)) for each in inner if each not in unlabelled}
+    texts = {name: [file for file in files if _is_text(file)] for name, files in every.items()}
     classes = {name: files for name, files in texts.items() if files}
     if len(classes) < 2:
         raise PenwrightError(
             f"{folder} does not contain two class folders with texts (found: {', '.join(classes) or 'none'}). Put the "
             "texts of each class into a folder with its name, or pass a table with a text and a label in each row"
         )
+    if others := [file for files in every.values() for file in files if not _is_text(file)]:
+        kinds = ", ".join(sorted({suffix_of(file) for file in others}))
+        remarks.append(f"not read: {count(len(others), 'file')} of other types in the class folders ({kinds})")
     apart = [file for file in folder.iterdir() if file.is_file() and not file.name.startswith(".")]
     if apart:
         remarks.append(f"not read: {count(len(apart), 'file')} in {folder} outside the class folders")
@@ -45,14 +50,19 @@ def class_folders(folder: str | Path) -> tuple[dict[str, list[Path]], str]:
 
 
 def classes_in(folder: str | Path) -> tuple[list[str], bool]:
-    """Return the subfolders that may be classes, and whether all of them have common class names.
+    """Return the subfolders of a folder or archive that may be classes, and whether all have common class names.
 
     The list is empty if the folder itself contains text files.
     """
     folder = Path(folder)
     try:
-        has_own_texts = any(suffix_of(file) in TEXT_SUFFIXES for file in folder.iterdir() if file.is_file())
-        classes = [] if has_own_texts else list(class_folders(folder)[0])
+        if is_archive(folder):
+            parents = {file.parent for file in data_members(folder) if _is_text(file)}
+            names = sorted({each.name for each in parents})
+            classes = names if len(names) > 1 and folder not in parents else []
+        else:
+            has_own_texts = any(suffix_of(file) in TEXT_SUFFIXES for file in folder.iterdir() if file.is_file())
+            classes = [] if has_own_texts else list(class_folders(folder)[0])
     except (PenwrightError, OSError):  # not a folder, or a folder without classes
         return [], False
     return classes, bool(classes) and {name.lower() for name in classes} <= CLASSES
@@ -83,5 +93,7 @@ def _subfolders(folder: Path) -> list[Path]:
     return sorted(each for each in inner if each.resolve() not in above)
 
 
-def _text_files(folder: Path) -> list[Path]:
-    return sorted(file for file in visible_files(folder) if suffix_of(file) in TEXT_SUFFIXES)
+def _is_text(file: Path) -> bool:
+    """Return whether the name is that of a text. Collections of e-mails often use numbers or hashes as names."""
+    suffix = suffix_of(file)
+    return suffix in (*TEXT_SUFFIXES, ".eml", "") or len(suffix) > LONGEST_SUFFIX or suffix[1:].isdecimal()

@@ -33,6 +33,7 @@ from penwright.data.labels import (
 )
 from penwright.data.one_hot import OneHotTable
 from penwright.data.paths import expand_archives, is_folder
+from penwright.data.readers.archives import archive_of
 from penwright.data.readers.bilingual import holds_pairs
 from penwright.data.readers.delimited import PREFIX, LabelledLines, labelled_lines
 from penwright.data.readers.formats import FORMATS
@@ -126,9 +127,12 @@ def _open(path: str, reading: ReadingOptions) -> Table:
     lines = None if has_tabs(file) else labelled_lines(file, FEWEST_LINES)
     table: Table = lines or delimited_table(file, "\t", names)
     if len(table.columns) < 2:
+        archive = archive_of(path)
+        unpack = f". If each folder in {archive} is a class, unpack it and pass the folder" if archive else ""
         raise PenwrightError(
             f"{path} has no labels: pass a table with a text and a label in each row (.csv, .tsv, .jsonl), "
             f"a folder with a subfolder for each label, or lines such as 'label<TAB>text' or '{PREFIX}good text'"
+            f"{unpack}"
         )
     return table
 

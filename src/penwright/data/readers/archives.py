@@ -4,6 +4,7 @@ No member is extracted under its own name, and nothing in a document is run or f
 """
 
 import posixpath
+import re
 import zipfile
 import zlib
 from collections.abc import Container, Iterator, Mapping
@@ -23,8 +24,7 @@ MOST_RATIO = 250  # maximum ratio of unpacked to packed size; DEFLATE reaches 1,
 LARGE = 64 << 20  # unpacked size, in bytes, above which MOST_RATIO is checked
 # zipfile raises NotImplementedError for compression methods that it does not have.
 DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, ValueError, UnicodeError)
-# Files whose names begin with one of these words hold no data.
-NON_DATA_PREFIXES = ("readme", "license", "licence", "copying", "changelog", "manifest")
+NON_DATA = {"readme", "license", "licence", "copying", "changelog", "manifest"}  # first words of names of other files
 MOST_XML = 256 << 20  # maximum size of an XML part of a document, in bytes
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 T = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
@@ -71,7 +71,7 @@ def members(archive: str | Path) -> list[Path]:
 
 def data_members(archive: str | Path) -> list[Path]:
     """Return the paths of the data files in an archive, without files such as README and LICENSE."""
-    return [path for path in members(archive) if not path.name.lower().startswith(NON_DATA_PREFIXES)]
+    return [path for path in members(archive) if re.split(r"[\W_]", path.name.lower())[0] not in NON_DATA]
 
 
 def member_blocks(archive: Path, path: Path) -> Iterator[bytes]:
