@@ -13,10 +13,12 @@ from penwright.data import profiles
 from penwright.data.conversations import open_conversations
 from penwright.data.corpus import Columns, ReadingOptions
 from penwright.data.detection import detect_task
+from penwright.data.files import examine
 from penwright.data.labelled import open_evaluation_labelled, open_labelled
 from penwright.data.labels import label_key, tidy_label
 from penwright.data.parallel import open_pairs
 from penwright.data.profiles import TEXT, kind_of, shortened
+from penwright.data.readers.tables import open_table
 from penwright.data.text import open_evaluation_text, open_text
 from penwright.errors import PenwrightError, Undecided
 
@@ -229,6 +231,12 @@ def test_labels_that_begin_after_the_first_rows_are_found(tmp_path: Path, monkey
     monkeypatch.setattr(profiles, "MOST_ROWS", 1500)
     path = table(tmp_path, {"a": sentence, "sentiment": lambda i: "xy"[i >= 2000], "yes": parity}, n=4000)
     assert chosen(path)["label"] == ["sentiment"]
+
+
+def test_further_rows_are_read_only_for_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profiles, "MOST_ROWS", 1500)
+    path = table(tmp_path, {"a": sentence, "page": lambda i: "xy"[i >= 2000], "yes": parity}, n=4000)
+    assert [column.is_constant for column in profiles.profiles_of(open_table(examine(path)))] == [False, True, False]
 
 
 def test_labels_that_alternate_in_a_long_table_are_found(tmp_path: Path) -> None:

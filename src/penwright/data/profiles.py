@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from itertools import islice
 
 from penwright.data.corpus import Broken, Row
+from penwright.data.readers.layout import LABEL_NAMES, RATING_NAMES
 from penwright.data.readers.tables import Table
 
 SAMPLE = 1000  # approximate minimum number of rows in a sample; smaller tables are read whole
 MOST_ROWS = 50_000  # number of rows from which the sample is drawn, because files are often sorted by label
-MOST_IF_SORTED = 1_000_000  # the same if a column has only one value in these rows, like the labels of a sorted file
+MOST_IF_SORTED = 1_000_000  # the same if a column that may hold labels has only one value in these rows
 MOSTLY = 0.9  # a column is not text if at least this share of its values are numbers, links, ...
+LABEL_WORDS = {*LABEL_NAMES, *RATING_NAMES}
 LONGEST_EXAMPLE = 40  # maximum length of an example value, in characters
 LONGEST_LABEL = 50  # maximum length of a label, in characters
 MOST_CLASSES = 30  # more distinct numbers than this, some of them fractional, are measurements rather than labels
@@ -156,7 +158,7 @@ def sample_rows(table: Table) -> list[Row]:
     rng, threshold = random.Random(0), 1.0
     kept: list[tuple[float, Row | Broken]] = []
     for number, row in enumerate(islice(table.rows(range(len(table.columns))), MOST_IF_SORTED)):
-        if number == MOST_ROWS and not _has_constant_column(_complete(kept)):
+        if number == MOST_ROWS and not _seems_sorted(table.columns, _complete(kept)):
             break
         if (draw := rng.random()) < threshold:
             kept.append((draw, row))
@@ -171,9 +173,11 @@ def _complete(kept: Sequence[tuple[float, Row | Broken]]) -> list[Row]:
     return [row for _, row in kept if not isinstance(row, Broken) and any(row)]
 
 
-def _has_constant_column(rows: Sequence[Row]) -> bool:
-    """Return whether the filled cells of a column are all the same."""
-    return any(len({*column} - {""}) == 1 for column in zip(*rows, strict=True))
+def _seems_sorted(columns: Sequence[str], rows: Sequence[Row]) -> bool:
+    """Return whether all rows have the same value in a column that is named like labels, or in one of two columns."""
+    of_labels = [len(columns) == 2 or not LABEL_WORDS.isdisjoint(re.split(r"[\W_]+", name.lower())) for name in columns]
+    every = zip(of_labels, zip(*rows, strict=True), strict=False)  # there may be no rows
+    return any(is_of_labels and len({*cells} - {""}) == 1 for is_of_labels, cells in every)
 
 
 def _profile(index: int, name: str, cells: Sequence[str]) -> Profile:
