@@ -86,7 +86,10 @@ def _block(group: Sequence[str]) -> TextBlock:
 
 
 def translated(document: str, language: str | None, translate: Callable[[Sequence[str]], Sequence[str]]) -> str:
-    """Translate a document sentence by sentence; `language` is passed to sentences(). Windows line ends become \\n."""
+    """Translate a document sentence by sentence; `language` is passed to sentences().
+
+    Windows line ends become newlines.
+    """
     parts = blocks(document.replace("\r\n", "\n"))
     cut = [sentences(part.text, language) if part.text.strip() else [] for part in parts]
     new = iter(translate([sentence.strip() for group in cut for sentence in group]))
