@@ -1,6 +1,7 @@
 """An imported writer with a chat template answers a conversation over HTTP."""
 
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,12 @@ TEMPLATE = (
 )
 
 
-Answering = tuple[Generator, Callable[..., dict[str, Any]]]
+Answering = tuple[Generator, Callable[..., dict[str, Any]], ModelWorker]
 
 
 @pytest.fixture(scope="module")
 def answering(runs: Path, tmp_path_factory: pytest.TempPathFactory, start_server: StartServer) -> Answering:
-    """A chat model, and a function that sends it a chat request (by default of the user's message "Hello")."""
+    """A chat model, a function that sends it a chat request (by default with the message "Hello"), and its worker."""
     folder = tmp_path_factory.mktemp("chat")
     penwright.export(runs / "writer", "huggingface", folder / "exported")
     (folder / "exported" / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
@@ -50,11 +51,11 @@ def answering(runs: Path, tmp_path_factory: pytest.TempPathFactory, start_server
             with refused:
                 return {"status": refused.code, **json.load(refused)}
 
-    return writer, chat
+    return writer, chat, answering_worker
 
 
 def test_imported_writer_answers_a_chat_completion(answering: Answering) -> None:
-    writer, chat = answering
+    writer, chat, _ = answering
     found = chat(seed=5)
     expected = writer.answer([Message("user", "Hello")], temperature=0, max_new_tokens=8, seed=5)
     assert found["model"] == "answering"
@@ -63,7 +64,7 @@ def test_imported_writer_answers_a_chat_completion(answering: Answering) -> None
 
 
 def test_shortening_a_conversation_is_limited_in_time(answering: Answering, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, chat = answering
+    _, chat, _ = answering
     messages = [{"role": ("user", "assistant")[n % 2], "content": "Hello"} for n in range(99)]
     assert chat(messages=messages)["status"] == 200
     monkeypatch.setattr(model_worker, "_build_check", lambda disconnected, until: _build_check(disconnected, 0.0))
@@ -72,8 +73,19 @@ def test_shortening_a_conversation_is_limited_in_time(answering: Answering, monk
     assert "takes too long" in refused["error"]["message"]
 
 
+def test_short_conversation_does_not_wait_until_patterns_are_compiled(answering: Answering) -> None:
+    _, chat, worker = answering
+    may_end = threading.Event()
+    worker._builder.submit(may_end.wait, 60)
+    try:
+        assert chat()["status"] == 200
+        assert not may_end.is_set()
+    finally:
+        may_end.set()
+
+
 def test_only_text_is_accepted_as_response_format(answering: Answering) -> None:
-    _, chat = answering
+    _, chat, _ = answering
     assert chat(response_format={"type": "text"})["status"] == 200
     assert chat(response_format=None)["status"] == 200
     for other in ({"type": "json_object"}, {"type": "json_schema", "json_schema": {"name": "a", "schema": {}}}):

@@ -1,5 +1,6 @@
 """The route of OpenAI's chat completions API: a chat template turns a conversation into tokens to complete."""
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from functools import partial
@@ -9,6 +10,7 @@ from fastapi import APIRouter, Response
 from fastapi.responses import StreamingResponse
 from pydantic import AfterValidator, BaseModel, Field
 
+from penwright.decoding.constraints.expressions import never_end
 from penwright.decoding.requests import MAX_NEW_TOKENS
 from penwright.errors import UsageError
 from penwright.generation.generator import Generator
@@ -31,6 +33,7 @@ from penwright.serving.settings import ServingSettings
 from penwright.tokenizers.chat_template import Message
 
 MOST_MESSAGES = 1000
+FEW_MESSAGES = 20  # a conversation of so few messages does not wait until patterns of other requests are compiled
 router = APIRouter(prefix="/v1", responses=ERROR_RESPONSES)
 
 
@@ -189,7 +192,8 @@ class ChatChunk(BaseModel):
 async def chat_completions(body: ChatRequest, registry: Registry, limits: Limits) -> Response:
     """Return n answers to a conversation. If `stream` is true, send events, with [DONE] as the last."""
     worker = _model(body, registry)
-    work = await worker.build(partial(_job, body, worker, limits))
+    make, is_quick = partial(_job, body, worker, limits), len(body.messages) <= FEW_MESSAGES
+    work = await (asyncio.to_thread(make, never_end) if is_quick else worker.build(make))
     await work.prepare()
     pieces = work.stream()
     if body.stream:
