@@ -630,7 +630,24 @@ def test_xlm_r_needs_a_tokenizer_json(tmp_path: Path) -> None:
     config = transformers.XLMRobertaConfig(**SMALL, vocab_size=40, max_position_embeddings=66, type_vocab_size=1)
     save_model(transformers.XLMRobertaModel(config), tmp_path / "xlm-r")
     (tmp_path / "xlm-r/sentencepiece.bpe.model").write_bytes(b"")
-    assert_import_is_refused(tmp_path / "xlm-r", tmp_path, r"no tokenizer\.json, which .* xlm-roberta needs")
+    assert_import_is_refused(tmp_path / "xlm-r", tmp_path, "no tokenizer.json, which .* XLMRobertaTokenizer")
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "where"),
+    [
+        ("BertJapaneseTokenizer", "vocab.txt", "tokenizer_config.json"),
+        ("PhobertTokenizer", "vocab.txt", "config.json"),
+        ("XLMRobertaTokenizer", "sentencepiece.bpe.model", "config.json"),
+        ("Qwen2Tokenizer", "merges.txt", "tokenizer_config.json"),
+    ],
+)
+def test_tokenizer_of_an_unknown_class_needs_a_tokenizer_json(name, file, where, tmp_path: Path) -> None:
+    folder = save_bert(transformers.BertModel(BERT), tmp_path / "bert")
+    (folder / "vocab.txt").rename(folder / file)
+    content = {"tokenizer_class": name}
+    write(folder / where, content) if where == "tokenizer_config.json" else edit(folder / where, **content)
+    assert_import_is_refused(folder, tmp_path, f"no tokenizer.json, .* tokenizer_class {name}.*save_pretrained")
 
 
 def test_pooling_in_the_cache_of_the_hub_is_read(tmp_path: Path) -> None:
@@ -808,6 +825,16 @@ def test_m2m100_translates_between_the_given_languages(m2m100: Path, tmp_path: P
         assert exported(text)["input_ids"] == tokenizer(text)["input_ids"]
     again = penwright.import_model(tmp_path / "exported", tmp_path / "again", languages=("en", "de"))
     assert again.translate(TEXTS[0], max_new_tokens=8)[0].text == ours.translate(TEXTS[0], max_new_tokens=8)[0].text
+
+
+def test_m2m100_saved_by_transformers_5_keeps_its_languages(m2m100: Path, tmp_path: Path) -> None:
+    tokenizer = transformers.M2M100Tokenizer.from_pretrained(m2m100, src_lang="en", tgt_lang="de")
+    (m2m100 / "special_tokens_map.json").unlink()
+    tokenizer.save_pretrained(m2m100)
+    ours = read_huggingface(m2m100, Languages("en", "de")).tokenizer
+    assert not (m2m100 / "special_tokens_map.json").exists()
+    assert ours.source(ours.encode(TEXTS[0])) == tokenizer(TEXTS[0])["input_ids"]
+    assert ours.target_prefix == (tokenizer.get_lang_id("de"),)
 
 
 @pytest.mark.parametrize(

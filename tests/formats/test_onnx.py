@@ -21,8 +21,8 @@ from penwright.config import ModelSettings
 from penwright.decoding.batches import right_padded
 from penwright.errors import PenwrightError
 from penwright.formats.export import ModelMetadata
-from penwright.formats.huggingface_tokenizer import wordpiece
 from penwright.formats.onnx import _Mixture
+from penwright.formats.tokenizer_files import wordpiece
 from penwright.model import make_model
 from penwright.text import BETWEEN_TEXTS
 from penwright.tokenizers import Tokenizer

@@ -22,7 +22,7 @@ from penwright.formats.huggingface_files import (
     read_tensors,
     shards_of,
 )
-from penwright.formats.huggingface_tokenizer import listed_ids, read_template, read_tokenizer, special_names
+from penwright.formats.huggingface_tokenizer import listed_ids, read_template, read_tokenizer
 from penwright.formats.pretrained import (
     Outline,
     Pretrained,
@@ -35,6 +35,7 @@ from penwright.formats.pretrained import (
     require_all,
 )
 from penwright.formats.sentence_transformers import with_pooling
+from penwright.formats.tokenizer_files import special_names
 from penwright.languages import Languages, languages_between
 from penwright.model import Model, make_model
 from penwright.model.weights import FITTED, load_weights

@@ -9,17 +9,23 @@ from tokenizers import Tokenizer as LibraryTokenizer
 
 from penwright.config import Task
 from penwright.errors import PenwrightError
-from penwright.formats.huggingface_files import OWN_TOKENIZER, TOKENIZER_FILES, read_content, read_optional
+from penwright.formats.huggingface_files import OWN_TOKENIZER, read_content, read_optional
+from penwright.formats.tokenizer_files import (
+    added_numbers,
+    ids_of,
+    numbers_pieces,
+    special_names,
+    token_name,
+    tokenizer_json,
+)
 from penwright.languages import Languages
 from penwright.storage import MAX_BYTES, MOST_IN_SMALL, parse_json
 from penwright.tokenizers.checks import FOREIGN
 from penwright.tokenizers.foreign import Conventions, ForeignTokenizer
-from penwright.tokenizers.sentencepiece import added_token, as_tokenizer_json, parse_sentencepiece
+from penwright.tokenizers.sentencepiece import as_tokenizer_json, parse_sentencepiece
 
 Table = dict[str, Any]
-BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 USUAL = {role: f"[{role.upper()}]" for role in ("cls", "sep", "pad", "unk", "mask")}  # special tokens of BERT
-CASED = 0.01  # minimum share of pieces with capital letters in a vocabulary of cased text
 TWO_ENDS = ("roberta", "xlm-roberta")  # model types whose pairs are <s> a </s></s> b </s>
 ROLES: dict[Task, dict[str, tuple[str, ...]]] = {  # roles of the special tokens that begin and end a text
     "generate": {"start": ("bos", "eos"), "end": ("eos",), "pad": ("pad", "eos")},
@@ -41,126 +47,13 @@ def read_tokenizer(folder: Path, config: Table, task: Task, languages: Languages
         raise PenwrightError(f"the tokenizer cannot be used: {error}") from error
 
 
-def tokenizer_json(folder: Path, config: Table) -> Table:
-    """Return the tokenizer.json of a folder, or an equivalent that is built from other files."""
-    content = read_content(folder, "tokenizer.json")
-    if content is not None:
-        return parse_json(content) | {"truncation": None, "padding": None}
-    file = _built(folder, config)
-    return file if _numbers_pieces(folder, file) else _with_added_tokens(folder, file)
-
-
-def _built(folder: Path, config: Table) -> Table:
-    """Return a tokenizer.json that is built from other files."""
-    settings = read_optional(folder, "tokenizer_config.json")
-    if (content := read_content(folder, "vocab.txt")) is not None:
-        return wordpiece(content.decode(), settings)
-    if (folder / "merges.txt").is_file():
-        return _byte_level(folder, config, settings)
-    if config.get("model_type") == "xlm-roberta":  # its token ids are not those of its SentencePiece model
-        raise PenwrightError(
-            "there is no tokenizer.json, which a model of type xlm-roberta needs. Write one with transformers: "
-            "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
-        )
-    for name in ("source.spm", "sentencepiece.bpe.model", "tokenizer.model", "spiece.model"):
-        if (content := read_content(folder, name)) is not None:
-            is_legacy = name != "tokenizer.model" or settings.get("legacy", False)  # as in LlamaTokenizer
-            return as_tokenizer_json(parse_sentencepiece(content), "always" if is_legacy else "first")
-    raise PenwrightError(
-        f"there is no tokenizer. Penwright reads {', '.join(TOKENIZER_FILES[:2])} and SentencePiece models"
-    )
-
-
-def _with_added_tokens(folder: Path, file: Table) -> Table:
-    """Return the tokenizer.json with the tokens that added_tokens.json and tokenizer_config.json add to it.
-
-    Raises PenwrightError if the ids of added tokens do not follow one another.
-    """
-    decoder = read_optional(folder, "tokenizer_config.json").get("added_tokens_decoder") or {}
-    others = read_optional(folder, "special_tokens_map.json").get("additional_special_tokens") or ()
-    special = {*special_names(folder).values(), *map(_name, others)}
-    numbers = read_optional(folder, "added_tokens.json")
-    entries = {name: {"special": name in special, "normalized": name not in special} for name in numbers}
-    entries |= {entry["content"]: entry for entry in decoder.values()}
-    numbers |= {entry["content"]: int(number) for number, entry in decoder.items()}
-    known, added = _ids_of(file), {token["content"]: token for token in file["added_tokens"]}
-    for name in sorted(numbers, key=numbers.__getitem__):
-        if numbers[name] != known.setdefault(name, 1 + max(known.values())):
-            raise PenwrightError(
-                f"the token {name!r} has the id {numbers[name]} in added_tokens.json or tokenizer_config.json, but "
-                f"should have {known[name]}. Save the tokenizer with transformers, which writes a tokenizer.json"
-            )
-        token = added_token(numbers[name], name)
-        added.setdefault(name, token | {key: entries[name].get(key, False) for key in token.keys() - {"id", "content"}})
-    return {**file, "added_tokens": list(added.values())}
-
-
-def _ids_of(file: Table) -> dict[str, int]:
-    """Return the ids of the pieces of a tokenizer.json."""
-    vocabulary = file["model"]["vocab"]
-    return {piece: n for n, (piece, _) in enumerate(vocabulary)} if isinstance(vocabulary, list) else {**vocabulary}
-
-
-def wordpiece(vocabulary: str, settings: Table) -> Table:
-    """Build a tokenizer.json from a vocab.txt and the settings in tokenizer_config.json.
-
-    Without `do_lower_case`, texts are lower-cased unless at least the fraction CASED of the pieces has capital letters.
-    """
-    pieces = vocabulary.removesuffix("\n").split("\n")
-    ids = {piece.removesuffix("\r"): number for number, piece in enumerate(pieces)}
-    unknown = _name(settings.get("unk_token", "[UNK]"))
-    n_capital = sum(piece != piece.lower() and piece[0] not in "[<" for piece in ids if piece)  # "[" as in [CLS]
-    specials = [
-        _name(settings.get(f"{role}_token", f"[{role.upper()}]")) for role in ("pad", "unk", "cls", "sep", "mask")
-    ]
-    return {
-        "version": "1.0",
-        "added_tokens": [added_token(ids[piece], piece) for piece in specials if piece in ids],
-        "normalizer": {
-            "type": "BertNormalizer",
-            "clean_text": True,
-            "handle_chinese_chars": settings.get("tokenize_chinese_chars", True),
-            "strip_accents": settings.get("strip_accents"),
-            "lowercase": settings.get("do_lower_case", n_capital < CASED * len(ids)),
-        },
-        "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
-        "model": {
-            "type": "WordPiece",
-            "unk_token": unknown,
-            "continuing_subword_prefix": "##",
-            "max_input_chars_per_word": 100,
-            "vocab": ids,
-        },
-    }
-
-
-def _byte_level(folder: Path, config: Table, settings: Table) -> Table:
-    if config.get("model_type") not in ("gpt2", "roberta"):
-        raise PenwrightError(
-            "there is no tokenizer.json, and vocab.json does not define how a model of type "
-            f"{config.get('model_type')} splits words"
-        )
-    ids, merges = read_optional(folder, "vocab.json", MAX_BYTES), (read_content(folder, "merges.txt") or b"").decode()
-    lines = [line for line in merges.split("\n") if line and not line.startswith("#version")]
-    special = special_names(folder)
-    return {
-        "version": "1.0",
-        "added_tokens": [added_token(ids[name], name) for name in dict.fromkeys(special.values()) if name in ids],
-        "normalizer": None,
-        "pre_tokenizer": BYTE_LEVEL | {"add_prefix_space": bool(settings.get("add_prefix_space", False))},
-        "decoder": BYTE_LEVEL,
-        "model": {"type": "BPE", "vocab": ids, "merges": lines},
-    }
-
-
 def _with_conventions(
     folder: Path, file: Table, config: Table, task: Task, languages: Languages | None
 ) -> ForeignTokenizer:
     """Return the tokenizer with the special tokens that its model needs."""
     ids, extra = _model_ids(folder, file)
     added = {token["content"]: token["id"] for token in file["added_tokens"]}
-    known = {**_ids_of(file), **added}
+    known = {**ids_of(file), **added}
     if ids is not None:
         known = {piece: ids[number] for piece, number in known.items()} | extra["extra"]
     names = USUAL | special_names(folder)
@@ -185,12 +78,12 @@ def _model_ids(folder: Path, file: Table) -> tuple[tuple[int, ...] | None, Table
 
     Also return the tokens that only the model has.
     """
-    if (folder / "tokenizer.json").exists() or not _numbers_pieces(folder, file):
+    if (folder / "tokenizer.json").exists() or not numbers_pieces(folder, file):
         return None, {}
     numbers = read_optional(folder, "vocab.json", MAX_BYTES)
-    languages = read_optional(folder, "special_tokens_map.json").get("additional_special_tokens") or ()
-    first = len(numbers)
-    numbers |= {_name(token): first + place for place, token in enumerate(languages)}  # M2M100
+    languages = read_optional(folder, "special_tokens_map.json").get("additional_special_tokens") or ()  # M2M100
+    added = {token_name(token): len(numbers) + place for place, token in enumerate(languages)}
+    numbers = {**added, **added_numbers(folder), **numbers}
     ids, extra = _numbered(file, numbers)
     conventions: Table = {"extra": extra}
     if (content := read_content(folder, "target.spm")) is not None:
@@ -200,14 +93,9 @@ def _model_ids(folder: Path, file: Table) -> tuple[tuple[int, ...] | None, Table
     return ids, conventions
 
 
-def _numbers_pieces(folder: Path, file: Table) -> bool:
-    """Return whether vocab.json has the model's id for each piece of a SentencePiece model."""
-    return (folder / "vocab.json").exists() and file["decoder"]["type"] == "Metaspace"
-
-
 def _numbered(file: Table, numbers: Mapping[str, int]) -> tuple[tuple[int, ...], dict[str, int]]:
     """Return the model's id for each piece in a tokenizer.json, and the ids of the tokens that only the model has."""
-    known, unknown = _ids_of(file), numbers.get("<unk>", 0)
+    known, unknown = ids_of(file), numbers.get("<unk>", 0)
     pieces = sorted(known, key=known.__getitem__)
     others = {piece: number for piece, number in numbers.items() if piece not in known}
     return tuple(numbers.get(piece, unknown) for piece in pieces), others
@@ -222,17 +110,6 @@ def read_template(folder: Path) -> Any:
         return template
     named = {each.get("name"): each.get("template") for each in template if isinstance(each, dict)}
     return named.get("default")
-
-
-def special_names(folder: Path) -> dict[str, str]:
-    """Return the special tokens by role, such as bos and eos."""
-    tables = [read_optional(folder, name) for name in ("special_tokens_map.json", "tokenizer_config.json")]
-    roles = ("bos", "eos", "pad", "unk", "cls", "sep", "mask")
-    return {role: _name(table[f"{role}_token"]) for role in roles for table in tables if table.get(f"{role}_token")}
-
-
-def _name(token: Any) -> str:
-    return str(token.get("content")) if isinstance(token, dict) else str(token)
 
 
 def _special_id(task: Task, role: str, special: Mapping[str, int], config: Table, known: Collection[int]) -> int:

@@ -7,7 +7,7 @@ from penwright.errors import PenwrightError
 from penwright.formats.gguf_import import GGUFFile
 from penwright.formats.gguf_tokenizer import read_tokenizer as read_gguf_tokenizer
 from penwright.formats.huggingface_files import PREFIX, TOKENIZER_FILES, download, read_optional
-from penwright.formats.huggingface_tokenizer import Table, special_names, tokenizer_json, wordpiece
+from penwright.formats.tokenizer_files import Table, special_names, tokenizer_json, wordpiece
 from penwright.run.folder import RECIPE
 from penwright.storage import parse_json, read_bytes
 from penwright.tokenizers import Tokenizer
