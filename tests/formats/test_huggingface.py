@@ -277,6 +277,28 @@ def test_original_gpt2_weights_without_prefix_are_read(tmp_path: Path) -> None:
         torch.testing.assert_close(load_huggingface(tmp_path)(tokens), theirs(tokens).logits, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["gpt2", "llama-tied"])
+def test_own_output_layer_is_kept_although_embeddings_are_tied(name: str, tmp_path: Path) -> None:
+    theirs = randomised(WRITERS[name]())
+    theirs.save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    head = torch.randn(VOCABULARY, 32, generator=torch.Generator().manual_seed(5))
+    save_file(load_file(path) | {"lm_head.weight": head}, path, metadata={"format": "pt"})
+    ours, tokens = load_huggingface(tmp_path), tokens_of_length(5)[0]
+    assert ours.settings.tie_embeddings == "none"
+    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(ours(tokens), again(tokens).logits, atol=1e-4, rtol=1e-4)
+
+
+def test_translator_with_an_output_layer_of_its_own_is_refused(tmp_path: Path) -> None:
+    TRANSLATORS["m2m100"]().save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    save_file(load_file(path) | {"lm_head.weight": torch.ones(VOCABULARY, 32)}, path)
+    with pytest.raises(PenwrightError, match=r"lm_head\.weight differs from the embedding"):
+        load_huggingface(tmp_path)
+
+
 def llama_config(**changes: object) -> dict[str, object]:
     return LLAMA | {"architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "rms_norm_eps": 1e-5} | changes
 

@@ -131,8 +131,10 @@ def weights_from_huggingface(config: Config, tensors: Mapping[str, Tensor]) -> t
     architecture, outline = architecture_of(config), settings_from_huggingface(config)
     if not architecture.has_head and not any(name.endswith("pooler.dense.weight") for name in tensors):
         outline = outline._replace(settings=outline.settings.model_copy(update={"pooler": False}))
-    model = outlined(outline, len(tensors))
     theirs = architecture.prepare(dict(tensors))
+    if outline.settings.tie_embeddings != "none" and outline.task != "classify":
+        outline = _with_own_head(outline, architecture, theirs)
+    model = outlined(outline, len(tensors))
     sources = list(tensor_sources(architecture, model))
     known = [name for name in theirs if name.endswith(REDUNDANT) or name.startswith(architecture.ignored)]
     require_all(theirs, [source.name for source in sources], known, "")
@@ -142,6 +144,16 @@ def weights_from_huggingface(config: Config, tensors: Mapping[str, Tensor]) -> t
     if outline.settings.problem_type == "regression":
         weights["scale"] = torch.tensor([0.0, 1.0])  # the outputs are already scores on the original scale
     return outline, weights
+
+
+def _with_own_head(outline: Outline, architecture: Architecture, tensors: Mapping[str, Tensor]) -> Outline:
+    """Return the outline without tied embeddings if the output layer differs from the embedding, as in transformers."""
+    head, tokens = (tensors.get(f"{name}.weight") for name in ("lm_head", architecture.modules[0].theirs))
+    if head is None or tokens is None or torch.equal(head.to(tokens.dtype), tokens):
+        return outline
+    if outline.task != "generate":
+        raise PenwrightError("lm_head.weight differs from the embedding, which is not supported for translators")
+    return outline._replace(settings=outline.settings.model_copy(update={"tie_embeddings": "none"}))
 
 
 def model_from_huggingface(config: Config, tensors: Mapping[str, Tensor]) -> Model:
