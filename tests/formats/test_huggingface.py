@@ -11,7 +11,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from penwright.errors import PenwrightError
-from penwright.formats.huggingface import load_huggingface, model_from_huggingface, settings_from_huggingface
+from penwright.formats.architectures.encoders import labels_in
+from penwright.formats.huggingface import (
+    architecture_of,
+    load_huggingface,
+    model_from_huggingface,
+    settings_from_huggingface,
+)
 from penwright.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 
 VOCABULARY = 60
@@ -329,11 +335,37 @@ def test_missing_head_settings_have_their_defaults() -> None:
         ({"num_attention_heads": 3}, "n_heads"),
         ({"vocab_size": "many"}, "vocab_size"),
         ({"hidden_size": "wide"}, "d_model"),
+        ({"rope_scaling": {"rope_type": ["x"]}}, r"rope_type = .*x.* is not supported"),
+        ({"tie_word_embeddings": ["x"]}, r"tie_word_embeddings = \['x'\] is not supported"),
+        ({"architectures": [["x"]]}, "is not supported, only Llama"),
     ],
 )
 def test_unsupported_config_is_refused_by_name(change: dict[str, object], named: str) -> None:
     with pytest.raises(PenwrightError, match=named):
         settings_from_huggingface(llama_config(**change))
+
+
+def test_null_flags_mean_their_defaults() -> None:
+    flags = dict.fromkeys(("attention_bias", "mlp_bias", "tie_word_embeddings"))
+    assert settings_from_huggingface(llama_config(**flags)) == settings_from_huggingface(llama_config())
+
+
+def classifier_config(**changes: object) -> dict[str, object]:
+    return BERT | {"architectures": ["BertForSequenceClassification"], "hidden_act": "gelu"} | changes
+
+
+def test_labels_without_names_are_numbered() -> None:
+    assert settings_from_huggingface(classifier_config(num_labels=3)).n_labels == 3
+    assert labels_in({"num_labels": 3}) == ("LABEL_0", "LABEL_1", "LABEL_2")
+    assert labels_in({"num_labels": 3, "id2label": {"1": "b", "0": "a"}}) == ("a", "b")
+    with pytest.raises(PenwrightError, match="has a label twice"):
+        labels_in({"id2label": {"0": "a", "1": "a"}})
+
+
+def test_xlm_r_without_architectures_is_an_encoder() -> None:
+    config = ROBERTA | {"model_type": "xlm-roberta", "hidden_act": "gelu"}
+    assert settings_from_huggingface(config).settings.context_length == 32
+    assert not architecture_of(config).has_head
 
 
 def test_config_without_a_required_key_is_refused_by_name() -> None:

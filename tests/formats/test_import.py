@@ -21,7 +21,7 @@ from penwright.cli.generate import chat
 from penwright.config import DecodingSettings, Table, merge
 from penwright.errors import PenwrightError, UsageError
 from penwright.formats import pretrained
-from penwright.formats.gguf_import import GGUFFile
+from penwright.formats.gguf_import import GGUFFile, read_gguf
 from penwright.formats.gguf_tokenizer import read_tokenizer as read_gguf_tokenizer
 from penwright.formats.huggingface import model_from_huggingface, read_huggingface
 from penwright.formats.huggingface_tokenizer import read_tokenizer
@@ -947,6 +947,42 @@ def test_split_gguf_file_is_refused_until_it_is_merged(saved_gguf: Path, tmp_pat
         if n_files:
             assert_import_is_refused(path, tmp_path, "split into 2 files.*--merge")
     assert import_model(str(path), tmp_path / "merged").kind == "writer"
+
+
+@pytest.mark.parametrize(
+    ("keys", "factor"),
+    [
+        ({"scaling.type": "linear"}, None),
+        ({"scaling.type": "linear", "scaling.factor": 0.0}, None),
+        ({"scaling.type": "none", "scaling.factor": 4.0}, None),
+        ({"scaling.factor": 4.0}, 4.0),
+        ({"scale_linear": 4.0}, 4.0),  # in old files
+    ],
+)
+def test_linear_rope_scaling_is_read_from_a_gguf_file(keys, factor, saved_gguf: Path, tmp_path: Path) -> None:
+    positions = read_gguf(with_rope_keys(saved_gguf, keys, tmp_path)).outline.settings.positions
+    assert (positions.scaling and positions.scaling.factor) == factor
+
+
+def test_invalid_rope_scaling_in_a_gguf_file_is_refused(saved_gguf: Path, tmp_path: Path) -> None:
+    path = with_rope_keys(saved_gguf, {"scaling.factor": -1.0}, tmp_path)
+    assert_import_is_refused(path, tmp_path, r"rope\.scaling: factor: must be greater than 0")
+
+
+def with_rope_keys(saved: Path, keys: Table, folder: Path) -> Path:
+    """Write the GGUF file with more keys of RoPE; return its path."""
+    content, added = saved.read_bytes(), b""
+    for key, value in keys.items():
+        name = f"llama.rope.{key}".encode()
+        text = value.encode() if isinstance(value, str) else b""
+        stored = struct.pack("<IQ", 8, len(text)) + text if text else struct.pack("<If", 6, value)
+        added += struct.pack("<Q", len(name)) + name + stored
+    filler = -(len(added) + 8 + 1 + 12) % 32  # tensors are aligned to 32 bytes
+    added += struct.pack("<Q", 1) + b"x" + struct.pack("<IQ", 8, filler) + filler * b"."
+    n_keys = struct.unpack("<Q", content[16:24])[0] + len(keys) + 1
+    path = folder / "rope.gguf"
+    path.write_bytes(content[:16] + struct.pack("<Q", n_keys) + added + content[24:])
+    return path
 
 
 def with_embedding_type(content: bytes, kind: int) -> bytes:

@@ -209,11 +209,13 @@ def _settings(file: GGUFFile, name: str) -> ModelSettings:
 
 def _scaling(file: GGUFFile, own: Mapping[str, Any], settings: ModelSettings) -> RotaryScaling | None:
     """Return the RoPE scaling. For Llama 3, derive its parameters from the file's tensor of frequency factors."""
-    kind = own.get("rope.scaling.type", "none")
+    kind = own.get("rope.scaling.type", "linear")
     if kind not in ("none", "linear"):
         raise PenwrightError(f"rope.scaling.type = {kind!r} is not supported, only 'none' and 'linear' are")
-    if kind == "linear":
-        return RotaryScaling(factor=own["rope.scaling.factor"])
+    # As in llama.cpp, a missing factor and 0 mean no scaling. Old files have rope.scale_linear.
+    factor = own.get("rope.scaling.factor") or own.get("rope.scale_linear") or 1.0
+    if kind == "linear" and factor != 1.0:
+        return validate(RotaryScaling, {"factor": factor}, "the metadata rope.scaling")
     if ROPE_FACTORS not in file.stored:
         return None
     assert settings.positions.type == "rotary"

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from penwright.config import ModelSettings, ProblemType, Table, merge, validate
 from penwright.errors import PenwrightError
 from penwright.formats.architectures import VALUE_NAMES, Architecture, Config, decoding_in, required
-from penwright.formats.architectures.encoders import ENCODERS, SAME_ENCODERS
+from penwright.formats.architectures.encoders import ENCODERS, SAME_ENCODERS, labels_in
 from penwright.formats.architectures.rope import with_flat_rope
 from penwright.formats.architectures.translators import TRANSLATORS
 from penwright.formats.architectures.writers import WRITERS
@@ -75,7 +75,9 @@ def settings_from_huggingface(config: Config) -> Outline:
             f"config.json: quantization_config (quant_method = {method!r}) is not supported. Import the original, "
             "unquantized model, or a GGUF file of it"
         )
-    config = {**architecture.defaults, **with_flat_rope(config)}
+    flags = {key for key, value in architecture.defaults.items() if isinstance(value, bool)}
+    given = {key: value for key, value in with_flat_rope(config).items() if value is not None or key not in flags}
+    config = {**architecture.defaults, **given}
     if not _has_window(config):
         config = {**config, "use_sliding_window": False}
     for key, values in architecture.supported.items():
@@ -100,14 +102,6 @@ def _has_window(config: Config) -> bool:
         return "sliding_attention" in layers
     first = config.get("max_window_layers", 28)
     return not (isinstance(first, int) and isinstance(size, int) and first >= size)
-
-
-def labels_in(config: Config) -> tuple[str, ...]:
-    """Return the labels of a classifier, in the order of its outputs."""
-    labels = config.get("id2label", {"0": "LABEL_0", "1": "LABEL_1"})
-    if not isinstance(labels, Mapping) or not all(str(key).isdecimal() for key in labels):
-        raise PenwrightError(f"config.json: id2label = {labels!r} must number the labels from 0")
-    return tuple(str(labels[key]) for key in sorted(labels, key=int))
 
 
 def _problem_type(config: Config, n_labels: int) -> ProblemType:
@@ -178,10 +172,11 @@ def architecture_of(config: Config) -> Architecture:
     Without `architectures`, `model_type` names the model, which then has no classification head.
     """
     names, kind = config.get("architectures"), config.get("model_type")
-    for name in names if isinstance(names, list | tuple) else ():
+    for name in map(str, names if isinstance(names, list | tuple) else ()):
         if (known := SAME_ENCODERS.get(name, name)) in ARCHITECTURES:
             return ARCHITECTURES[known]
-    of_kind = [each for each in ARCHITECTURES.values() if each.model_type == kind and names is None]
+    same = "roberta" if kind == "xlm-roberta" else kind
+    of_kind = [each for each in ARCHITECTURES.values() if each.model_type == same and names is None]
     if of_kind:
         return of_kind[-1]  # the table lists encoders after the classifiers of the same type
     stated = f"architectures = {names!r}" if names else f"model_type = {kind!r} without architectures"
@@ -194,7 +189,7 @@ def _translate(architecture: Architecture, config: Config) -> Table:
     for theirs, ours in architecture.keys:
         value = required(config, theirs)
         if ours in VALUE_NAMES:
-            if value not in VALUE_NAMES[ours]:
+            if value not in [*VALUE_NAMES[ours]]:  # a list, because a value may be unhashable
                 raise PenwrightError(
                     f"config.json: {theirs} = {value!r} is not supported, only {listed(VALUE_NAMES[ours])}"
                 )

@@ -1,6 +1,6 @@
 """The tables for encoders: BERT, DistilBERT, RoBERTa and XLM-R, with and without a classification head."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import torch
@@ -15,6 +15,7 @@ from penwright.formats.architectures import (
     layer_modules,
     rename,
 )
+from penwright.tokenizers.checks import MOST_PIECES
 
 _BLOCK: Table = {
     "positions": {"type": "learned"},
@@ -205,3 +206,16 @@ SAME_ENCODERS = {  # classes with the same encoder as a class above; language-mo
     "XLMRobertaForSequenceClassification": "RobertaForSequenceClassification",
     "XLMRobertaModel": "RobertaModel",
 }
+
+
+def labels_in(config: Config) -> tuple[str, ...]:
+    """Return the labels of a classifier, in the order of its outputs."""
+    labels, size = config.get("id2label"), config.get("num_labels", 2)
+    if labels is None and isinstance(size, int):
+        labels = {number: f"LABEL_{number}" for number in range(min(size, MOST_PIECES))}
+    if not isinstance(labels, Mapping) or not all(str(key).isdecimal() for key in labels):
+        raise PenwrightError(f"config.json: id2label = {labels!r} must number the labels from 0")
+    names = tuple(str(labels[key]) for key in sorted(labels, key=int))
+    if len({*names}) < len(names):
+        raise PenwrightError(f"config.json: id2label = {labels!r} has a label twice. Give each a name of its own")
+    return names

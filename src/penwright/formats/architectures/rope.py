@@ -34,7 +34,7 @@ def with_flat_rope(config: Config) -> Config:
     rope = config.get("rope_parameters") or config.get("rope_scaling")
     if not isinstance(rope, Mapping):
         return config
-    kind = rope.get("rope_type", rope.get("type", "default"))
+    kind = str(rope.get("rope_type", rope.get("type", "default")))
     moved: dict[str, object] = {"rope_type": kind, "rope_scaling": None}
     if kind == "yarn":
         rope = _with_yarn_defaults(rope, config)
