@@ -1,7 +1,7 @@
 """Export of language models and translators to CTranslate2, as a model specification filled with our weights.
 
-CTranslate2 reads and writes tokens as strings from tokenizer.json: `Tokenizer.from_file(...).encode(text).tokens`. The
-prompt of a language model begins with "<s>"; a translator's source needs no special tokens.
+CTranslate2 reads and writes tokens as strings from tokenizer.json. README.md of the export shows which special tokens
+the model expects around them.
 """
 
 from pathlib import Path
@@ -69,7 +69,38 @@ def save_ctranslate2(
     spec.validate()
     spec.optimize(precision)
     spec.save(str(folder))
-    tokenizer.save(folder / "tokenizer.json")
+    (folder / "tokenizer.json").write_bytes(tokenizer.plain_content)
+    if tokenizer.target is not tokenizer:
+        (folder / "target_tokenizer.json").write_bytes(tokenizer.target.plain_content)
+
+
+def usage_of(model: Model, tokenizer: Tokenizer) -> str:
+    """Return Markdown for README.md: Python code that runs the exported model, with the special tokens it expects."""
+    if isinstance(model, DecoderOnly):
+        before = [tokenizer.start_id] if tokenizer.begins else []
+        run = "ctranslate2.Generator(folder).generate_batch([tokens], max_length=20, include_prompt_in_result=False)"
+        written = "found.sequences[0]"
+    else:
+        before, prefix = tokenizer.source(())[:-1], [tokenizer.pieces[token] for token in tokenizer.target_prefix]
+        target = f", target_prefix=[{prefix}]" if prefix else ""
+        run = f"ctranslate2.Translator(folder).translate_batch([tokens]{target})"
+        written = f"found.hypotheses[0][{len(prefix)}:]" if prefix else "found.hypotheses[0]"
+    special = "".join(f"{tokenizer.pieces[token]!r}, " for token in before)
+    return f"""
+To run this model with CTranslate2:
+
+```python
+import ctranslate2
+from tokenizers import Tokenizer
+
+folder = "."
+tokenizer = Tokenizer.from_file(f"{{folder}}/tokenizer.json")
+tokenizer.encode_special_tokens = True  # the name of a special token inside a text is text
+tokens = [{special}*tokenizer.encode("It was", add_special_tokens=False).tokens]
+(found,) = {run}
+print(tokenizer.decoder.decode({written}))
+```
+"""
 
 
 def _writer(specs: Any, model: DecoderOnly) -> Spec:

@@ -102,7 +102,7 @@ def save_gguf(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    tokenizer.save(folder / "tokenizer.json")
+    (folder / "tokenizer.json").write_bytes(tokenizer.plain_content)
 
 
 def _describe_model(writer: Any, settings: ModelSettings, vocab_size: int) -> None:

@@ -12,7 +12,7 @@ import torch
 from penwright.classification.mixture import ENCODER_ALONE, fit_mixture, fit_mixture_of_sets
 from penwright.config import Precision
 from penwright.errors import PenwrightError, Say, UsageError, say_nothing
-from penwright.formats.ctranslate2 import save_ctranslate2
+from penwright.formats.ctranslate2 import save_ctranslate2, usage_of
 from penwright.formats.export import NO_METADATA, ModelMetadata, new_folder, write_card
 from penwright.formats.gguf import save_gguf
 from penwright.formats.huggingface_export import architecture_for, save_huggingface
@@ -84,6 +84,8 @@ def export(
         metadata = metadata._replace(card=metadata.card + _classifier_card(run, to, with_scores=adapter is None))
     if to == "huggingface":
         metadata = metadata._replace(card=metadata.card + _thresholds(model, metadata.labels))
+    if to == "ctranslate2":
+        metadata = metadata._replace(card=metadata.card + usage_of(model, run.tokenizer))
     save_as(to, model, run.tokenizer, output, precision, metadata)
 
 
