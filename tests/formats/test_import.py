@@ -24,6 +24,7 @@ from penwright.formats import pretrained
 from penwright.formats.gguf_import import GGUFFile, read_gguf
 from penwright.formats.gguf_tokenizer import read_tokenizer as read_gguf_tokenizer
 from penwright.formats.huggingface import model_from_huggingface, read_huggingface
+from penwright.formats.huggingface_files import licence_of
 from penwright.formats.huggingface_tokenizer import read_tokenizer
 from penwright.generation.generator import Generator
 from penwright.languages import Languages
@@ -124,6 +125,23 @@ def test_imported_writer_equals_transformers(llama: Path, tmp_path: Path) -> Non
     origin = corpus_record(open_run(tmp_path / "run").run).imported
     assert origin is not None and (origin.licence, origin.architecture) == ("mit", "LlamaForCausalLM")
     assert origin.source == str(llama)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("README.md", "---\nlicense: mit\nlanguage: en\n---\nlicense: none", "mit"),
+        ("README.md", "---\r\nlanguage: en\r\nlicense: mit\r\n---\r\n", "mit"),
+        ("README.md", "---\nlicense:\n- mit\n- apache-2.0\ntags:\n- chat\n---\n", "mit, apache-2.0"),
+        ("README.md", "---\nlicense: [mit, 'apache-2.0']\n---\n", "mit, apache-2.0"),
+        ("README.md", "---\nlicense: other\nlicense_name: qwen-research\n---\n", "other (qwen-research)"),
+        ("LICENSE.md", "", "see LICENSE.md"),
+        ("README.md", "# license: mit", None),
+    ],
+)
+def test_licence_is_read_from_the_readme_or_a_file(name, content: str, expected: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content.encode())
+    assert licence_of(tmp_path) == expected
 
 
 def test_imported_run_refuses_evaluation_without_text_and_resuming(llama: Path, tmp_path: Path) -> None:

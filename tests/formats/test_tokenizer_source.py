@@ -1,5 +1,6 @@
 """`tokenizer.from`: a tokenizer of another project or run for a model trained from scratch."""
 
+import base64
 import json
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 import penwright
 from penwright.errors import PenwrightError, UsageError
+from penwright.formats.tokenizer_files import tokenizer_json
 from penwright.formats.tokenizer_source import read_tokenizer_source
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.training import train_tokenizer
@@ -153,6 +155,16 @@ def test_damaged_tokenizer_is_refused(name: str, content: bytes | None, message:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(PenwrightError, match=message):
         read_tokenizer_source(str(tmp_path / name))
+
+
+@pytest.mark.parametrize("charsmap", [b"\x01", b"\4\0\0\0\0\0\0\0"])  # damage found when reading, when encoding
+def test_tokenizer_with_damaged_normalization_is_refused(charsmap: bytes, spm, tmp_path: Path) -> None:
+    (tmp_path / "spiece.model").write_bytes(spm("unigram").read_bytes())
+    file = tokenizer_json(tmp_path, {})
+    damaged = {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(charsmap).decode()}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(file | {"normalizer": damaged}), encoding="utf-8")
+    with pytest.raises(PenwrightError, match="The file is damaged"):
+        read_tokenizer_source(str(tmp_path))
 
 
 def test_text_of_unknown_characters_is_refused(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Models in the layout of the Hugging Face Hub: downloads, JSON and safetensors, never pickles."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ TOKENIZER_FILES = (
 )
 DTYPES = (float32, float16, bfloat16)
 PREFIX = "hub:"
+# A licence in the front matter of a README: a name, or a list of names in one line or several.
+LICENCE = re.compile(r"^(license|licence|license_name):[ \t]*(.*(?:\n[ \t]*- .*)*)", re.MULTILINE)
 ADAPTER_CONFIG = "adapter_config.json"  # PEFT's settings file of an adapter
 WANTED = (
     "config.json",
@@ -126,13 +129,16 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
 
 def licence_of(folder: Path) -> str | None:
     """Return the licence that the README names, or that a licence file in the folder suggests."""
-    content = read_content(folder, "README.md") or b""
-    _, _, front = content.partition(b"---\n")
-    for line in front.partition(b"\n---")[0].decode("utf-8", "replace").splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() in ("license", "licence") and value.strip():
-            return value.strip().strip("\"'")[:100]
-    return next((f"see {name}" for name in ("LICENSE", "LICENSE.txt") if (folder / name).is_file()), None)
+    content = (read_content(folder, "README.md") or b"").decode("utf-8", "replace").replace("\r\n", "\n")
+    _, _, front = content.partition("---\n")
+    stated: dict[str, str] = {}
+    for key, value in LICENCE.findall(front.partition("\n---")[0]):
+        names = (name.strip(" \t-\"'") for name in re.split(r"[\n,]", value.strip("[] ")))
+        stated.setdefault(key, ", ".join(filter(None, names)))
+    licence, name = stated.get("license") or stated.get("licence"), stated.get("license_name")
+    if licence or name:
+        return (f"{licence} ({name})" if licence and name else licence or name or "")[:100]
+    return next((f"see {path.name}" for path in sorted(folder.glob("LICENSE*"))), None)
 
 
 def without_prefix(source: str) -> str:

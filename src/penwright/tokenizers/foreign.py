@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Annotated, Any
 
@@ -18,6 +19,7 @@ SPACE = "\u2581"  # the character that stands for a space in SentencePiece piece
 # Prefix added to the names of special tokens. Since no text contains it, no text is encoded as a special token.
 HIDDEN = "\uffff"
 FIRST = '"prepend_scheme": "first"'  # in tokenizer.json: a space is added only before the first text of a prompt
+PROBE = "A test: é, ﬁ, Ａ"  # text that every normalizer changes
 CLOSING = (".", ",", "?", "!")  # no space precedes these WordPiece tokens if tokenizer.json sets `cleanup`
 SPECIAL = re.compile(r"__\w+__|>>.+<<|<.+>|madeupword\d+")  # names of tokens that represent no text
 TokenId = Annotated[int, Field(ge=0, lt=MOST_PIECES)]
@@ -243,8 +245,15 @@ class ForeignTokenizer(Tokenizer):
 
 def _library_of(file: Table) -> LibraryTokenizer:
     """Return the tokenizer of a tokenizer.json, for texts without special tokens."""
-    library = LibraryTokenizer.from_str(json.dumps(_with_hidden_specials(file)))
-    library.encode_special_tokens = True
+    try:
+        library = LibraryTokenizer.from_str(json.dumps(_with_hidden_specials(file)))
+        library.encode_special_tokens = True
+        with suppress(Exception):  # a tokenizer without unknown token refuses unknown characters
+            library.encode(PROBE, add_special_tokens=False)
+    except BaseException as error:
+        if type(error).__name__ == "PanicException":  # not an Exception; some damaged files cause it
+            raise ValueError("the tokenizers library failed. The file is damaged: download it again") from None
+        raise
     return library
 
 
