@@ -569,6 +569,47 @@ def test_modules_of_sentence_transformers_are_applied_or_refused(pooling, expect
         assert_import_is_refused(folder, tmp_path, expected)
 
 
+def test_limits_and_prompts_of_sentence_transformers_are_pointed_out(tmp_path: Path) -> None:
+    folder, messages = save_bert(transformers.BertModel(BERT), tmp_path / "bert"), list[str]()
+    write(folder / "sentence_bert_config.json", {"max_seq_length": 128, "do_lower_case": True})
+    prompts = {"prompts": {"query": "query: ", "passage": ""}, "default_prompt_name": "query"}
+    write(folder / "config_sentence_transformers.json", prompts)
+    ours = import_model(str(folder), tmp_path / "run", say=messages.append)
+    assert ours.model.settings.context_length == 512
+    limit, prompt = messages
+    assert "first 128 tokens" in limit and "512 tokens at a time" in limit and "'query: '" in prompt
+    write(folder / "tokenizer_config.json", {"do_lower_case": False})
+    assert_import_is_refused(folder, tmp_path, r"sentence_bert_config\.json: do_lower_case = true")
+
+
+@pytest.mark.parametrize("prefix", ["model.", ""])
+def test_pooling_of_a_language_model_other_than_the_mean_is_refused(prefix: str, llama: Path, tmp_path: Path) -> None:
+    tensors = load_file(llama / "model.safetensors")
+    renamed = {name.replace("model.", prefix, 1): tensor for name, tensor in tensors.items()}
+    save_file(renamed, llama / "model.safetensors", metadata={"format": "pt"})
+    write(llama / "modules.json", [{"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"}])
+    (llama / "1_Pooling").mkdir()
+    write(llama / "1_Pooling/config.json", {"pooling_mode_lasttoken": True})
+    assert_import_is_refused(llama, tmp_path, "pooling mode 'lasttoken' is not supported for language models")
+    write(llama / "1_Pooling/config.json", {"pooling_mode_mean_tokens": True})
+    assert read_huggingface(llama).outline.task == "generate"
+
+
+@pytest.mark.parametrize(
+    ("keys", "is_noted"),
+    [
+        ({"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid"}}, True),
+        ({"sentence_transformers": {"version": "5.0"}}, True),  # the default of one output
+        ({"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}, False),
+        ({"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}, False),
+    ],
+)
+def test_scores_before_the_sigmoid_of_a_cross_encoder_are_pointed_out(keys: Table, is_noted: bool, tmp_path) -> None:
+    config = transformers.BertConfig(**SMALL, vocab_size=40, num_labels=1, **keys)
+    folder = save_bert(transformers.BertForSequenceClassification(config), tmp_path / "cross")
+    assert any("scores are logits" in note for note in read_huggingface(folder).notes) == is_noted
+
+
 @pytest.fixture
 def xlm_r(tmp_path: Path) -> tuple[Path, torch.nn.Module, LibraryTokenizer]:
     """A folder with a tiny XLM-R classifier of pairs, its model and its tokenizer."""

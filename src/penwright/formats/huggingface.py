@@ -34,7 +34,7 @@ from penwright.formats.pretrained import (
     read_decoding,
     require_all,
 )
-from penwright.formats.sentence_transformers import with_pooling
+from penwright.formats.sentence_transformers import CROSS_ENCODER, activation_notes, differences, with_pooling
 from penwright.formats.tokenizer_files import special_names
 from penwright.languages import Languages, languages_between
 from penwright.model import Model, make_model
@@ -53,7 +53,6 @@ REDUNDANT = (
     "model.embed_tokens.weight",
 )
 
-CROSS_ENCODER = ("sentence_transformers", "sbert_ce_default_activation_function")  # config.json keys of cross-encoders
 NLI_LABELS = {"entailment", "contradiction"}  # labels of classifiers of a premise and a hypothesis
 ARCHITECTURES = WRITERS | TRANSLATORS | ENCODERS  # keyed by the class name in transformers
 
@@ -253,13 +252,18 @@ def _read(folder: Path, languages: Languages | None, *, pairs: bool) -> Pretrain
     with_ends = {**generation, **config, "eos_token_id": ends}
     tokenizer = read_tokenizer(folder, with_ends, architecture.task, languages)
     outline, weights = weights_from_huggingface(config, read_tensors(folder))
-    if architecture.task == "classify" and not architecture.has_head:
+    notes = list[str]()
+    if architecture.task == "generate" or not architecture.has_head:
         outline = with_pooling(outline, weights, folder)
+    if not architecture.has_head:
+        notes += differences(outline, tokenizer, folder)
     outline = fit_vocabulary(outline, weights, tokenizer)
     if pairs:
         outline = outline._replace(settings=outline.settings.model_copy(update={"text_pairs": True}))
     names = [name for name in ("config.json", *TOKENIZER_FILES) if (folder / name).is_file()]
-    special, notes = special_names(folder), list[str]()
+    special = special_names(folder)
+    if outline.n_labels == 1:
+        notes += activation_notes(config)
     if outline.n_labels == 1 and not outline.settings.text_pairs:
         notes.append("the model scores single texts. If it scores pairs of texts, such as a reranker, add --pairs")
     template = read_template(folder) if architecture.task == "generate" else None

@@ -36,6 +36,8 @@ WANTED = (
     *TOKENIZER_FILES,
     "modules.json",
     "*_Pooling/config.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
     "README.md",
     "LICENSE*",
 )

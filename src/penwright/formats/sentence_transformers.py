@@ -1,19 +1,23 @@
-"""The files of sentence-transformers in an encoder's folder: the list of its modules, and its pooling settings."""
+"""The settings of sentence-transformers in a folder: modules, pooling, limits and prompts of a model of embeddings."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from penwright.errors import PenwrightError
 from penwright.formats.huggingface_files import read_content, read_optional
 from penwright.formats.pretrained import Outline, Tensors
 from penwright.storage import MOST_IN_SMALL
+from penwright.tokenizers import Tokenizer
 
+LIMITS, PROMPTS = "sentence_bert_config.json", "config_sentence_transformers.json"
+CROSS_ENCODER = ("sentence_transformers", "sbert_ce_default_activation_function")  # config.json keys of cross-encoders
 MODULES, POOLING = "modules.json", "1_Pooling/config.json"
 POOLINGS = {"mean": "mean", "cls": "first"}  # pooling modes of sentence-transformers, and our names for them
 
 
 def with_pooling(outline: Outline, weights: Tensors, folder: Path) -> Outline:
-    """Return the encoder's arguments with the pooling of sentence-transformers, if the folder has settings for it.
+    """Return the model's arguments with the pooling of sentence-transformers, if the folder has settings for it.
 
     Raises PenwrightError if sentence-transformers would compute different vectors from Penwright's.
     """
@@ -21,12 +25,55 @@ def with_pooling(outline: Outline, weights: Tensors, folder: Path) -> Outline:
     if place is None:
         return outline
     mode = _mode(read_optional(folder, place))
+    if outline.task == "generate":
+        if mode != "mean":
+            raise PenwrightError(
+                f"{place}: the pooling mode {mode!r} is not supported for language models, only mean, so the vectors "
+                f"would differ. To import the model without its modules, delete {MODULES} and {place}"
+            )
+        return outline
     if mode not in POOLINGS:
         raise PenwrightError(f"{place}: the pooling mode {mode!r} is not supported, only one of {', '.join(POOLINGS)}")
     for name in ("pooler.weight", "pooler.bias"):  # these weights were trained for next-sentence prediction
         weights.pop(name, None)
     changes = {"pooling": POOLINGS[mode], "pooler": False}
     return outline._replace(settings=outline.settings.model_copy(update=changes))
+
+
+def differences(outline: Outline, tokenizer: Tokenizer, folder: Path) -> list[str]:
+    """Return notes about texts that sentence-transformers changes before it embeds them, and Penwright does not.
+
+    Raises PenwrightError if it would have to lower-case them.
+    """
+    limits, prompts, notes = read_optional(folder, LIMITS), read_optional(folder, PROMPTS), []
+    if limits.get("do_lower_case") is True and tokenizer.encode("THE") != tokenizer.encode("the"):
+        raise PenwrightError(
+            f"{LIMITS}: do_lower_case = true is not supported. Set it to false, and lower-case your texts yourself"
+        )
+    most, room = limits.get("max_seq_length"), outline.settings.context_length
+    if isinstance(most, int) and most < room:
+        notes.append(
+            f"sentence-transformers reads only the first {most} tokens of a text with this model. Penwright reads "
+            f"whole texts, {room} tokens at a time, so the vectors of longer texts differ"
+        )
+    name, texts = prompts.get("default_prompt_name"), prompts.get("prompts")
+    if isinstance(texts, Mapping) and texts.get(name):
+        notes.append(
+            f"sentence-transformers puts {texts[name]!r} before each text with this model. Penwright does not: "
+            "put it before your texts"
+        )
+    return notes
+
+
+def activation_notes(config: Mapping[str, object]) -> list[str]:
+    """Return a note if sentence-transformers applies a sigmoid to the scores of a cross-encoder with one output."""
+    if config.keys().isdisjoint(CROSS_ENCODER):
+        return []
+    own = config.get(CROSS_ENCODER[0])
+    stated = own.get("activation_fn") if isinstance(own, Mapping) else None
+    if not str(stated or config.get(CROSS_ENCODER[1]) or "Sigmoid").endswith("Sigmoid"):
+        return []
+    return ["the scores are logits: those of sentence-transformers are their sigmoid, 1 / (1 + exp(-score))"]
 
 
 def _pooling_file(folder: Path) -> str | None:

@@ -1,6 +1,7 @@
 """Conversion tables for language models: GPT-2, Llama, Mistral, Qwen2 and Qwen3."""
 
 from dataclasses import replace
+from functools import partial
 
 from penwright.config import Table
 from penwright.formats.architectures import (
@@ -13,13 +14,15 @@ from penwright.formats.architectures import (
 )
 
 
-def _add_prefix(tensors: Tensors) -> Tensors:
-    """Add the prefix "transformer." if it is missing.
+def _add_prefix(prefix: str, tensors: Tensors) -> Tensors:
+    """Add the prefix, such as "transformer.", if it is missing: some models were saved without it."""
+    if any(name.startswith(prefix) for name in tensors):
+        return tensors
+    return {name if name.startswith("lm_head.") else prefix + name: tensor for name, tensor in tensors.items()}
 
-    The original GPT-2 was saved without the prefix.
-    """
-    named = any(name.startswith("transformer.") for name in tensors)
-    return tensors if named else {f"transformer.{name}": tensor for name, tensor in tensors.items()}
+
+def _prepare_llama(tensors: Tensors) -> Tensors:
+    return first_of("model.embed_tokens.weight", "lm_head.weight")(_add_prefix("model.", tensors))
 
 
 GPT2 = Architecture(
@@ -60,7 +63,7 @@ GPT2 = Architecture(
         "add_cross_attention": (False,),
     },
     defaults={"n_inner": None, "tie_word_embeddings": True, "resid_pdrop": 0.1, "attn_pdrop": 0.1},
-    prepare=_add_prefix,
+    prepare=partial(_add_prefix, "transformer."),
 )
 
 _LLAMA_KEYS = (
@@ -118,7 +121,7 @@ _LLAMA = Architecture(
     block=_LLAMA_BLOCK,
     supported=_LLAMA_SUPPORTED,
     defaults=_LLAMA_DEFAULTS,
-    prepare=first_of("model.embed_tokens.weight", "lm_head.weight"),
+    prepare=_prepare_llama,
 )
 LLAMA = replace(_LLAMA, keys=(*_LLAMA_KEYS, ("attention_bias", "bias"), ("mlp_bias", "bias")))
 MISTRAL = replace(
