@@ -257,6 +257,19 @@ def test_much_faster_classifier_restarts_with_the_same_linear_model(
     assert evaluate(Path("run"))
 
 
+def test_evaluation_on_a_file_of_the_run_or_without_it_says_so(trained_run: Path) -> None:
+    said = list[str]()
+    evaluate(trained_run, ["novel.txt"], say=said.append)
+    assert any("novel.txt also occurs in the data of the run" in text for text in said)
+    with pytest.raises(UsageError, match=r"cannot be written: there is no folder nowhere"):
+        evaluate(trained_run, output=Path("nowhere/found.txt"))
+    Path("novel.txt").unlink()
+    with pytest.raises(
+        PenwrightError, match=r"text that run was trained on is needed, but .*novel\.txt does not exist"
+    ):
+        evaluate(trained_run)
+
+
 def test_evaluation_refuses_training_text_as_held_out(trained_run: Path) -> None:
     with pytest.raises(PenwrightError, match=r"how the data is read"):
         evaluate(trained_run, changes={"data": {"held_out": 0.5}})

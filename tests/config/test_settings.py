@@ -40,7 +40,9 @@ def recipe_of(*overrides: str) -> Recipe:
         ("model.d_modell=3", r"\[model\] has no key 'd_modell'; did you mean 'd_model'\?"),
         ("model.norm.epsilon=1", r"\[model.norm\] has no key 'epsilon'; did you mean 'eps'\?"),
         ("model.positions.bass=1", r"\[model.positions\] has no key 'bass'; did you mean 'base'\?"),
-        ("modle.d_model=3", r"recipe.toml: has no key 'modle'; did you mean 'model'\?"),
+        ("modle.d_model=3", r"recipe.toml: there is no key 'modle'; did you mean 'model'\?"),
+        ("model.d_model=abc", r"\[model\] d_model: 'abc' is not a whole number"),
+        ("finetuning.keep_old=0.2", r"\[finetuning\] base: is not set: name the run to start from with --from RUN"),
         ("optimizer.zzz=3", r"\[optimizer\] has no key 'zzz'. Its keys are: .*learning_rate"),
     ],
 )

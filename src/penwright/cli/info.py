@@ -86,8 +86,11 @@ def config(
     """
     from penwright.config import Recipe, merge, parse_override, read_toml, validate, write_toml
     from penwright.config.descriptions import explain
+    from penwright.errors import UsageError
 
     if recipe is None:
+        if set_ or json:
+            raise UsageError("--set and --json need a recipe or a run, as in: penwright config RUN --json")
         print(
             "# Every key, its default and its meaning. None: not set. "
             "To print a recipe: penwright config RECIPE, or penwright train --print-recipe"
@@ -145,4 +148,4 @@ def _installed(name: str, extra: str) -> str:
     try:
         return version(name)
     except PackageNotFoundError:
-        return f"not installed (pip install penwright[{extra}])"
+        return f"not installed (pip install 'penwright[{extra}]')"

@@ -21,6 +21,12 @@ RENAMED = {  # old full names of settings (still accepted), and their new keys
 }
 
 
+NEEDED = {  # advice on settings without a default
+    "base": ": name the run to start from with --from RUN",
+    "task": ": set it to generate, chat, translate, classify or encode",
+}
+
+
 class Settings(BaseModel):
     """The base class of all settings: immutable objects that reject unknown keys."""
 
@@ -137,10 +143,16 @@ def _explain(kind: type[BaseModel], location: tuple[int | str, ...], problem: Ma
         reason = problem["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
         if problem["type"] in ("model_type", "model_attributes_type", "dict_type"):
             reason = "must be a table of settings"
+        if problem["type"] == "missing":
+            reason = f"is not set{NEEDED.get(str(key), '')}"
+        elif problem["type"] == "int_parsing":
+            reason = f"{str(problem['input'])[:50]!r} is not a whole number"
+        elif problem["type"] == "float_parsing":
+            reason = f"{str(problem['input'])[:50]!r} is not a number"
         return f"{table}{key}: {reason}" if key != "" else reason
     nearest = get_close_matches(str(key), keys, n=1, cutoff=0.5)
     hint = f"; did you mean '{nearest[0]}'?" if nearest else f". Its keys are: {', '.join(keys)}"
-    return f"{table}has no key '{key}'{hint}"
+    return f"{table}has no key '{key}'{hint}" if table else f"there is no key '{key}'{hint}"
 
 
 def _walk(kind: type[BaseModel], location: list[int | str]) -> tuple[list[str], list[str]]:

@@ -84,7 +84,8 @@ class Run:
         if os.path.lexists(folder / RECIPE):
             return cls(folder)
         parent = folder.parent if folder.parent.is_dir() else Path()
-        near = sorted(f"{path.parent}" for home in (parent, Path("runs")) for path in home.glob(f"*/{RECIPE}"))
+        homes = [parent] if parent.resolve() == Path("runs").resolve() else [parent, Path("runs")]
+        near = sorted(f"{path.parent}" for home in homes for path in home.glob(f"*/{RECIPE}"))
         alike = get_close_matches(folder.name, [Path(run).name for run in near], n=1, cutoff=0.7)
         nearest = next((run for run in near if alike and Path(run).name == alike[0]), None)
         hint = f"Runs here: {', '.join(near)}." if near else "Train one with: penwright train YOUR_TEXT"

@@ -14,7 +14,8 @@ import torch
 from penwright.application import languages_of
 from penwright.config import Precision, Recipe, Table, merge, validate
 from penwright.data.corpus import Document, Labelled, Roles
-from penwright.data.paths import resolve_from
+from penwright.data.paths import is_pattern, resolve_from
+from penwright.data.readers.hub import is_hub
 from penwright.devices import CPU, usable_device
 from penwright.errors import PenwrightError, PenwrightWarning, Say, UsageError, say_nothing
 from penwright.evaluation.novelty import NoveltyReport, measure, passages
@@ -52,6 +53,13 @@ def open_corpus_of(opened_run: OpenedRun, paths: Sequence[str] = ()) -> AnyCorpu
         return parts.open_evaluation(paths, reading)
     if corpus_record(opened_run.run).is_untrained:
         raise UsageError(f"{opened_run.run.folder} was imported, so it has no held-out text. Name files to use instead")
+    if missing := [
+        path for path in recipe.data.train if not (is_hub(path) or is_pattern(path) or os.path.exists(path))
+    ]:
+        raise PenwrightError(
+            f"the text that {opened_run.run.folder} was trained on is needed, but {missing[0]} does not exist. Put it "
+            "back, or name files to use instead"
+        )
     corpus = parts.open_corpus(recipe.data.train, reading)
     require_unchanged(opened_run.run, corpus, "Restore the original data, or name different files to evaluate on.")
     return corpus
@@ -142,6 +150,8 @@ def evaluate(
     load(). Translators are scored with beam search; during training, they are scored with greedy search. If `output` is
     given, the translations are written to this file.
     """
+    if output is not None and not output.parent.is_dir():
+        raise UsageError(f"{output} cannot be written: there is no folder {output.parent}")
     torch_device, original = usable_device(device), open_run(folder)
     recipe = validate(Recipe, merge(original.recipe.model_dump(exclude_none=True), changes or {}), str(folder))
     opened_run = original._replace(recipe=recipe)
@@ -170,9 +180,18 @@ def evaluate(
 
 
 def _repeated_texts(original: OpenedRun, corpus: AnyCorpus) -> Iterator[str]:
-    """Yield a note if evaluated texts also occur in the data of the run. Skip the check if that data is missing."""
+    """Yield a note if evaluated texts also occur in the data of the run.
+
+    Only texts with labels are compared singly, unless the data of the run is missing. Otherwise, files are compared.
+    """
     recipe = with_resolved_paths(original.run, original.recipe)
-    if recipe.task != "classify" or not all(map(os.path.exists, recipe.data.train)):
+    suspicion = "in the data of the run, so the scores may be too optimistic"
+    if recipe.task != "classify":
+        known_files = {file.sha256 for file in corpus_record(original.run).files}
+        again = [str(file.path) for file in corpus.files if file.sha256 in known_files]
+        yield from [f"{', '.join(again)} also occurs {suspicion}"] if again else []
+        return
+    if not all(map(os.path.exists, recipe.data.train)):
         return
     try:
         trained = open_corpus_of(original)
@@ -182,7 +201,6 @@ def _repeated_texts(original: OpenedRun, corpus: AnyCorpus) -> Iterator[str]:
         np.fromiter((hash(each.text) for each in chain(*parts) if isinstance(each, Labelled)), dtype=np.int64)
         for parts in ((trained.training, trained.held_out), (corpus.held_out,))
     )
-    suspicion = "in the data of the run, so the scores may be too optimistic"
     if n := int(np.isin(texts, known).sum()):
         yield f"{n:,} of {count(len(texts), 'text')} also occur {suspicion}"
     own, groups = corpus.held_out.groups, [part.groups for part in (trained.training, trained.held_out)]
