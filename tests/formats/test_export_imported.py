@@ -8,14 +8,21 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
+from penwright.classification.classifier import Classifier
 from penwright.config import Table
 from penwright.formats.ctranslate2 import save_ctranslate2, usage_of
+from penwright.formats.export import ModelMetadata
 from penwright.formats.gguf import save_gguf
+from penwright.formats.huggingface import load_huggingface, read_huggingface
+from penwright.formats.huggingface_export import save_huggingface
 from penwright.generation.generator import Generator
+from penwright.languages import Languages
 from penwright.model import Model
+from penwright.model.transformer import EncoderDecoder
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.checks import FOREIGN
 from penwright.tokenizers.foreign import ForeignTokenizer
@@ -130,3 +137,113 @@ def test_tokenizers_reads_the_file_beside_a_gguf_model(random_model, tmp_path):
     theirs = LibraryTokenizer.from_file(str(tmp_path / "tokenizer.json"))
     for text in TEXTS:
         assert theirs.encode(text, add_special_tokens=False).ids == tokenizer.encode(text)
+
+
+def with_likely_padding(model: EncoderDecoder, tokenizer: Tokenizer) -> EncoderDecoder:
+    """Return the model with the padding as its likeliest token, as in an OPUS-MT model."""
+    with torch.no_grad():
+        model.output.bias[tokenizer.pad_id] += 50
+    return writing_ascii(model, tokenizer)
+
+
+TRANSLATOR = {
+    "norm": {"type": "layer", "eps": 1e-5},
+    "bias": True,
+    "feed_forward": "relu",
+    "tie_embeddings": "all",
+}
+MARIAN = {
+    "norm_position": "post",
+    "output_bias": True,
+    "positions": {"type": "sinusoidal", "layout": "halves"},
+}
+M2M100 = {"positions": {"type": "sinusoidal", "layout": "tensor2tensor", "offset": 2}}
+
+
+@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
+def test_exported_marian_never_writes_padding(marian, random_model, tmp_path):
+    model = with_likely_padding(random_model("translate", marian, **TRANSLATOR, **MARIAN), marian)
+    assert_transformers_translates_the_same(model, marian, tmp_path)
+    with torch.no_grad():
+        again, tokens = load_huggingface(tmp_path), torch.randint(60, (1, 9))
+        assert torch.equal(again(tokens, tokens >= 0, tokens), model(tokens, tokens >= 0, tokens))
+
+
+def test_ctranslate2_never_writes_padding(marian, random_model, tmp_path):
+    pytest.importorskip("ctranslate2", reason="the extra penwright[ctranslate2] is not installed")
+    model = random_model("translate", marian, **TRANSLATOR, **MARIAN)
+    assert_same_translation(with_likely_padding(model, marian), marian, tmp_path)
+
+
+def test_exported_multilingual_translator_keeps_its_languages(random_model, tmp_path):
+    tokenizer = foreign({"start": 2, **LANGUAGES}, "deu_Latn $A </s>")
+    model = random_model("translate", tokenizer, **TRANSLATOR, **M2M100)
+    assert_transformers_translates_the_same(model, tokenizer, tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for text in TEXTS:
+        assert theirs(text)["input_ids"] == tokenizer.source(tokenizer.encode(text))
+    again = read_huggingface(tmp_path, Languages("eng_Latn", "deu_Latn")).tokenizer
+    assert again.source(()) == tokenizer.source(()) and again.target_prefix == tokenizer.target_prefix
+
+
+def assert_transformers_translates_the_same(model, tokenizer: Tokenizer, folder: Path) -> None:
+    save_huggingface(model, tokenizer, folder)
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder)
+    given = transformers.AutoTokenizer.from_pretrained(folder)(TEXT, return_tensors="pt")
+    written = theirs.generate(**given, num_beams=1, do_sample=False, max_new_tokens=9)[0].tolist()
+    source = tokenizer.source(tokenizer.encode(TEXT))
+    assert given["input_ids"].tolist() == [source]
+    prefix = [tokenizer.start_id, *tokenizer.target_prefix]
+    assert written[: len(prefix)] == prefix
+    with torch.no_grad():
+        for n in range(len(prefix), len(written) - 1):  # transformers forces the end token at the limit
+            read = torch.tensor([source])
+            logits = model(read, read >= 0, torch.tensor([written[:n]]))[0, -1]
+            logits[tokenizer.pad_id] = -torch.inf
+            assert written[n] == logits.argmax()
+
+
+ENCODER = {
+    "norm": {"type": "layer", "eps": 1e-12},
+    "norm_position": "post",
+    "bias": True,
+    "feed_forward": "gelu",
+    "positions": {"type": "learned"},
+    "embedding_norm": True,
+}
+CLASSIFIER = ENCODER | {"pooling": "first", "pooler": True, "text_pairs": True}
+
+
+@pytest.mark.parametrize(("ends", "types"), [(1, 1), (1, 2), (2, 1)])
+@pytest.mark.parametrize("template", [None, "<s> $A </s>"])
+def test_exported_classifier_reads_texts_and_pairs_as_ours(ends, types, template, random_model, tmp_path):
+    tokenizer = foreign({"pair_ends": ends}, template)
+    model = random_model("classify", tokenizer, **CLASSIFIER, token_types=types)
+    labels = ("no", "yes")
+    save_huggingface(model, tokenizer, tmp_path, metadata=ModelMetadata(labels))
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
+    encode = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ours = Classifier(model, tokenizer, labels)
+    pairs = [("The cat", "the dogs sat"), ("12 dogs", "sat")]
+    given = [encode(*pair, return_tensors="pt") for pair in pairs]
+    with torch.no_grad():
+        for inputs, expected in zip(given, ours.classify(pairs), strict=True):
+            found = theirs(**inputs).logits.softmax(-1)[0].tolist()
+            assert dict(zip(labels, found, strict=True)) == pytest.approx(expected.scores, abs=1e-5)
+    assert encode(TEXT)["input_ids"] == [0, *tokenizer.encode(TEXT), 2]
+    again = read_huggingface(tmp_path, pairs=True)
+    assert (again.tokenizer.pair_ends, again.outline.settings.token_types) == (ends, types)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "first"])
+def test_exported_encoder_keeps_its_pooling(pooling, random_model, tmp_path):
+    tokenizer = foreign({})
+    model = random_model("classify", tokenizer, 0, **ENCODER, pooling=pooling)
+    save_huggingface(model, tokenizer, tmp_path)
+    modules = json.loads((tmp_path / "modules.json").read_text())
+    kinds = [each["type"].rpartition(".")[2] for each in modules]
+    assert kinds == ["Transformer", "Pooling", "Normalize"]
+    settings = json.loads((tmp_path / modules[1]["path"] / "config.json").read_text())
+    assert settings["word_embedding_dimension"] == model.settings.d_model
+    found = read_huggingface(tmp_path).outline.settings
+    assert (found.pooling, found.pooler) == (pooling, False)

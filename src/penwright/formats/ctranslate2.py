@@ -30,6 +30,7 @@ ACTIVATIONS = {  # our activations, mapped to their names in CTranslate2
     "geglu": "GELU",
 }
 LIMITS: dict[str, tuple[object, ...]] = {"feed_forward": tuple(ACTIVATIONS), "window": (None,)}
+NEVER = -1e4  # bias of a token that is never generated; float16 can represent it
 Spec = Any  # a part of a model specification; the ctranslate2 package has no type hints
 
 
@@ -53,7 +54,7 @@ def save_ctranslate2(
     limits = {**limits, "positions.scaling": (None,)} if model.settings.positions.type == "rotary" else limits
     check_limits(model.settings, limits, "CTranslate2")
     specs = import_extra("ctranslate2.specs", "ctranslate2", "CTranslate2 models")
-    spec = _writer(specs, model) if isinstance(model, DecoderOnly) else _translator(specs, model)
+    spec = _writer(specs, model) if isinstance(model, DecoderOnly) else _translator(specs, model, tokenizer)
     pieces = tokenizer.pieces
     if isinstance(model, DecoderOnly):
         spec.register_vocabulary(pieces)
@@ -114,7 +115,7 @@ def _writer(specs: Any, model: DecoderOnly) -> Spec:
     return specs.TransformerDecoderModelSpec(decoder)
 
 
-def _translator(specs: Any, model: EncoderDecoder) -> Spec:
+def _translator(specs: Any, model: EncoderDecoder, tokenizer: Tokenizer) -> Spec:
     settings, variant = model.settings, _variant(specs, model.settings)
     encoder = specs.TransformerEncoderSpec(settings.n_layers, settings.n_heads, **variant)
     decoder = specs.TransformerDecoderSpec(model.n_decoder_layers, settings.n_heads, **variant)
@@ -123,6 +124,10 @@ def _translator(specs: Any, model: EncoderDecoder) -> Spec:
     _fill_embedding(decoder, decoder.embeddings, model.target_embedding, settings)
     _fill_stack(decoder, model.decoder)
     _fill_linear(decoder.projection, model.output)
+    if tokenizer.pad_id != tokenizer.end_id:
+        bias = torch.zeros(tokenizer.vocab_size) if model.output.bias is None else decoder.projection.bias
+        bias[tokenizer.pad_id] = NEVER  # padding can be likely: Marian's has the logit 0
+        decoder.projection.bias = bias
     return specs.TransformerSpec(encoder, decoder)
 
 

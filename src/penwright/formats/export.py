@@ -1,6 +1,7 @@
 """Shared code of the exports: metadata, the limits of engines, and atomic folder creation."""
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from penwright.config import ChatSettings, DecodingSettings, ModelSettings
+from penwright.config import ChatSettings, DecodingSettings, ModelSettings, Table
 from penwright.errors import PenwrightError, UsageError
 from penwright.storage import saving
 
@@ -53,6 +54,11 @@ def write_card(metadata: ModelMetadata, folder: Path) -> None:
     """Write README.md with the origin of an imported model. For other models, write nothing."""
     if metadata.card:
         (folder / "README.md").write_text(metadata.card, encoding="utf-8")
+
+
+def write_table(path: Path, content: Table | Sequence[Table]) -> None:
+    """Write a JSON file."""
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 @contextmanager

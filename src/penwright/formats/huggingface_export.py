@@ -1,49 +1,45 @@
 """Export to the transformers library, by applying the tables in architectures/ in reverse."""
 
-import json
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from safetensors.torch import save_file
-from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 
-from penwright.config import ChatSettings, Precision, Task
+from penwright.config import ModelSettings, Precision, Task
 from penwright.errors import PenwrightError
 from penwright.formats.architectures import VALUE_NAMES, Architecture, generation_of
 from penwright.formats.architectures.rope import rope_parameters
-from penwright.formats.export import NO_METADATA, ModelMetadata, cpu_copy
+from penwright.formats.export import NO_METADATA, ModelMetadata, cpu_copy, write_table
 from penwright.formats.huggingface import (
     ARCHITECTURES,
     TensorSource,
     settings_from_huggingface,
     tensor_sources,
 )
-from penwright.formats.huggingface_files import OWN_TOKENIZER
-from penwright.formats.sentence_transformers import POOLING
+from penwright.formats.huggingface_tokenizer import TWO_ENDS
+from penwright.formats.huggingface_tokenizer_export import save_tokenizer
+from penwright.formats.sentence_transformers import MODULES, POOLING
 from penwright.model import Model
 from penwright.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 from penwright.storage import let_others_read
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.chat_template import template_of
-from penwright.tokenizers.foreign import ForeignTokenizer
-from penwright.tokenizers.sentencepiece import as_protobuf, from_tokenizer_json
 
 # Settings that do not change what a trained model computes.
 IGNORED_SETTINGS = {
     "size",
     "ngrams",
     "balanced",
+    "text_pairs",  # decided by the tokenizer in transformers
     "zero_init_outputs",
     "dropout",
     "attention_dropout",
     "feed_forward_dropout",
     "token_dropout",
 }
-LANGUAGE = re.compile(r"__\w+__")  # language tokens of M2M100
 HEAD = {"pooling", "pooler", "pooler_activation"}
 UNUSED: dict[Task, set[str]] = {  # settings that have no effect, by task
     "generate": {*HEAD, "n_decoder_layers"},
@@ -76,7 +72,7 @@ def save_huggingface(
     if precision == "int8":
         raise PenwrightError("huggingface supports only float32 and bfloat16. For int8, export to ctranslate2 or gguf")
     candidates = [_candidate(name, model, tokenizer, metadata.labels) for name in _classes_for(model, metadata.labels)]
-    best = min(candidates, key=lambda candidate: (candidate.is_invalid, len(candidate.lost)))
+    best = min(candidates, key=lambda each: (each.is_invalid, len(each.lost), _differs_in_pairs(each, tokenizer)))
     if best.lost:
         hints = {EncoderDecoder: ". Export the translator to ctranslate2", EncoderOnly: ". Export the model to onnx"}
         hint = hints.get(type(model), "")
@@ -89,18 +85,28 @@ def save_huggingface(
     tensors = {name: tensor.to(dtype) for name, tensor in best.architecture.restore(tensors).items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     let_others_read(folder / "model.safetensors")
-    _write(folder / "config.json", {**best.config, "dtype": precision})
-    if isinstance(model, EncoderOnly) and not metadata.labels and model.settings.pooling == "mean":
-        (folder / POOLING).parent.mkdir()
-        _write(folder / POOLING, {"pooling_mode_mean_tokens": True})
-    task = _task_of(model)
-    generation = {} if task == "classify" else generation_of(metadata.decoding, task)
-    if isinstance(model, DecoderOnly):
-        ends = (*tokenizer.end_ids, template_of(metadata.chat).end_of_answer(tokenizer))
-        generation["eos_token_id"] = _one_or_all(ends)
-    if generation:
-        _write(folder / "generation_config.json", _special_tokens(tokenizer, task) | generation)
-    _save_tokenizer(tokenizer, folder, model, metadata.chat, best.architecture.model_type)
+    write_table(folder / "config.json", {**best.config, "dtype": precision})
+    if isinstance(model, EncoderOnly) and not metadata.labels and not model.settings.pooler:
+        _save_pooling(model.settings, folder)
+    if not isinstance(model, EncoderOnly):
+        write_table(folder / "generation_config.json", _generation_config(model, tokenizer, metadata))
+    save_tokenizer(tokenizer, folder, model, metadata.chat, best.architecture.model_type)
+
+
+def _differs_in_pairs(candidate: _Candidate, tokenizer: Tokenizer) -> bool:
+    """Return whether an import of the export would put another number of end tokens between the texts of a pair."""
+    return (candidate.architecture.model_type in TWO_ENDS) != (tokenizer.pair_ends == 2)
+
+
+def _save_pooling(settings: ModelSettings, folder: Path) -> None:
+    """Write the modules of an encoder for sentence-transformers, which has none for a pooler."""
+    places = {"Transformer": "", "Pooling": Path(POOLING).parent.name, "Normalize": "2_Normalize"}
+    types = [{"type": f"sentence_transformers.models.{name}", "path": path} for name, path in places.items()]
+    write_table(folder / MODULES, [{"idx": number, "name": str(number), **each} for number, each in enumerate(types)])
+    (folder / POOLING).parent.mkdir()
+    modes = {"pooling_mode_cls_token": "first", "pooling_mode_mean_tokens": "mean"}
+    chosen = {mode: settings.pooling == pooling for mode, pooling in modes.items()}
+    write_table(folder / POOLING, {"word_embedding_dimension": settings.d_model, **chosen})
 
 
 def _task_of(model: Model) -> Task:
@@ -128,8 +134,6 @@ def _candidate(name: str, model: Model, tokenizer: Tokenizer, labels: tuple[str,
         wanted["tie_embeddings"] = "output"  # a language model has one embedding, so "all" and "output" are equivalent
     if wanted["qkv_bias"] == wanted["bias"]:
         wanted["qkv_bias"] = None
-    if wanted["token_types"] == 2:
-        wanted["text_pairs"] = False  # not a setting in transformers, whose tokenizers set the token types
     if task == "translate":
         wanted["n_decoder_layers"] = wanted["n_decoder_layers"] or wanted["n_layers"]
     config: dict[str, object] = {key: values[0] for key, values in architecture.supported.items()}
@@ -157,6 +161,19 @@ def _special_tokens(tokenizer: Tokenizer, task: Task) -> dict[str, object]:
     if task != "translate":
         return {"bos_token_id": tokenizer.start_id, **ids}
     return {**ids, "decoder_start_token_id": tokenizer.start_id, "forced_eos_token_id": tokenizer.end_id}
+
+
+def _generation_config(model: Model, tokenizer: Tokenizer, metadata: ModelMetadata) -> dict[str, object]:
+    task = _task_of(model)
+    config = _special_tokens(tokenizer, task) | generation_of(metadata.decoding, task)
+    if task == "generate":
+        ends = (*tokenizer.end_ids, template_of(metadata.chat).end_of_answer(tokenizer))
+        return {**config, "eos_token_id": _one_or_all(ends)}
+    if tokenizer.pad_id != tokenizer.end_id:
+        config["bad_words_ids"] = [[tokenizer.pad_id]]  # padding can be likely: Marian's has the logit 0
+    if tokenizer.target_prefix:
+        config["forced_bos_token_id"] = tokenizer.target_prefix[0]
+    return config
 
 
 def _one_or_all(ends: Iterable[int]) -> int | list[int]:
@@ -201,60 +218,3 @@ def folded(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _concatenated(source: TensorSource, weights: Mapping[str, Tensor]) -> Tensor:
     tensor = torch.cat([cpu_copy(weights[name]) for name in source.parameters])
     return tensor.T.contiguous() if source.transposed else tensor
-
-
-def _save_sentencepiece(tokenizer: ForeignTokenizer, folder: Path, model_type: str) -> None:
-    """Write the tokenizer files of a Marian or M2M100 model for transformers, and OWN_TOKENIZER for Penwright."""
-    tokenizer.save(folder / OWN_TOKENIZER)
-    target = tokenizer.target if isinstance(tokenizer.target, ForeignTokenizer) else tokenizer
-    sides = {"source.spm": tokenizer, "target.spm": target}
-    if model_type == "m2m_100":
-        sides = {"sentencepiece.bpe.model": tokenizer}
-    for name, side in sides.items():
-        (folder / name).write_bytes(as_protobuf(from_tokenizer_json(side.plain_file)))
-    ids = {piece: token for each in sides.values() for token, piece in enumerate(each.pieces) if each.has(token)}
-    languages = [piece for piece in ids if LANGUAGE.fullmatch(piece)] if model_type == "m2m_100" else []
-    _write(folder / "vocab.json", {piece: token for piece, token in ids.items() if piece not in languages})
-    special: dict[str, object] = {"eos_token": tokenizer.pieces[tokenizer.end_id], "unk_token": "<unk>"}
-    special["pad_token"] = tokenizer.pieces[tokenizer.pad_id]
-    if languages:
-        chosen = (*tokenizer.conventions.source_prefix, *tokenizer.conventions.target_prefix)
-        codes = [tokenizer.pieces[token].strip("_") for token in chosen]
-        special |= dict(zip(("src_lang", "tgt_lang"), codes, strict=False))
-        _write(folder / "special_tokens_map.json", {"additional_special_tokens": languages})
-    classes = {"m2m_100": "M2M100Tokenizer", "marian": "MarianTokenizer"}
-    _write(folder / "tokenizer_config.json", {"tokenizer_class": classes[model_type], **special})
-
-
-def _save_tokenizer(
-    tokenizer: Tokenizer, folder: Path, model: Model, chat: ChatSettings | None, model_type: str
-) -> None:
-    """Write the tokenizer for transformers."""
-    if not tokenizer.is_plain and isinstance(tokenizer, ForeignTokenizer):
-        _save_sentencepiece(tokenizer, folder, model_type)
-        return
-    library = tokenizer.library
-    start, end, pad = (tokenizer.pieces[token] for token in (tokenizer.start_id, tokenizer.end_id, tokenizer.pad_id))
-    if isinstance(model, EncoderOnly) and not isinstance(tokenizer, ForeignTokenizer):
-        ids, pair = [(start, tokenizer.start_id), (end, tokenizer.end_id)], f"{start} $A {end} $B:1 {end}:1"
-        library.post_processor = TemplateProcessing(single=f"{start} $A {end}", pair=pair, special_tokens=ids)
-    library.save(str(folder / "tokenizer.json"))
-    special: dict[str, object] = {"bos_token": start, "eos_token": end, "pad_token": pad}
-    if isinstance(model, EncoderOnly):
-        special = {"cls_token": start, "sep_token": end, "pad_token": pad}
-    if tokenizer.unknown_id is not None:
-        special["unk_token"] = tokenizer.pieces[tokenizer.unknown_id]
-    if isinstance(model, DecoderOnly):
-        special["add_bos_token"] = tokenizer.begins
-    settings: dict[str, object] = {"tokenizer_class": "PreTrainedTokenizerFast"}
-    settings["model_max_length"] = model.settings.context_length
-    settings |= {"clean_up_tokenization_spaces": False}
-    if chat is None:
-        settings["split_special_tokens"] = True  # encode "</s>" inside a text as plain text, not as a special token
-    else:  # the template's special tokens must not be split, so special tokens in messages are not split either
-        settings["chat_template"] = chat.template
-    _write(folder / "tokenizer_config.json", {**settings, **special})
-
-
-def _write(path: Path, content: dict[str, object]) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
