@@ -84,7 +84,8 @@ LoraRank = Annotated[
     int | None, typer.Option(help="With --from: train LoRA adapters of this rank, and no other weights.")
 ]
 ResumedRun = Annotated[
-    Path | None, typer.Option(help="Resume this run, on its own data. With a budget (--minutes, --steps), train that much longer.")
+    Path | None,
+    typer.Option(help="Resume this run, on its own data. With a budget (--minutes, --steps), train that much longer."),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan with its reasons, then exit.")]
 Why = Annotated[bool, typer.Option("--why", help="Before training, print every choice with its reason.")]
