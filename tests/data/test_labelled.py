@@ -248,6 +248,20 @@ def test_text_without_a_group_is_its_own_group(tmp_path):
     assert len(list(corpus.held_out)) == 6
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_groups_that_have_a_label_to_themselves_stay_in_training(tmp_path, several):
+    rows = [
+        f"text {n} by {n % 6},{'z' if n % 6 == 3 else 'xy'[n // 6 % 2]}{';x' * several},{n % 6}\n" for n in range(60)
+    ]
+    path = write(tmp_path, "a.csv", "text,kind,author\n" + "".join(rows))
+    kind = LabelKind("multi_label_classification", ";") if several else LabelKind()
+    columns = Columns(text="text", label="kind", group="author", label_kind=kind)
+    for seed in range(40):
+        corpus = open_labelled([path], ReadingOptions(columns, seed=seed))
+        assert {each.text.split()[-1] for each in corpus.held_out} - {"3"}
+        assert any("z" in each.label for each in corpus.training)
+
+
 def test_single_group_and_group_equal_to_label_are_refused(tmp_path):
     path = by_author(tmp_path, n_authors=1)
     with pytest.raises(PenwrightError, match="no group can be held out"):

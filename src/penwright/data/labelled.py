@@ -251,8 +251,9 @@ def _hold_out(rows: Rows, keep: Mask, reading: ReadingOptions) -> Mask:
     kept, fraction = int(keep.sum()), reading.held_out
     n_held_out = kept * fraction if fraction is not None else min(kept * DEFAULT_FRACTION, MOST_HELD_OUT)
     if rows.groups is not None:
-        return held_out_groups(rows.groups, _classes(rows, keep), keep, round(n_held_out), reading.seed)
-    chosen = held_out_of_classes(rows.first_hashes, _classes(rows, keep), keep, round(n_held_out), reading.seed)
+        chosen = held_out_groups(rows.groups, _classes(rows, keep), keep, round(n_held_out), reading.seed)
+    else:
+        chosen = held_out_of_classes(rows.first_hashes, _classes(rows, keep), keep, round(n_held_out), reading.seed)
     if rows.label_kind and rows.label_kind.problem_type == "multi_label_classification":
         chosen = _without_lost_labels(rows, keep, chosen)
     if not chosen.any():
@@ -281,7 +282,8 @@ def _without_lost_labels(rows: Rows, keep: Mask, chosen: Mask) -> Mask:
     known = {label for row in rows.read(keep & ~chosen) for label in Labelled._make(row).labels}
     lost = np.zeros_like(chosen)
     lost[chosen] = [not known.issuperset(Labelled._make(row).labels) for row in rows.read(chosen)]
-    return chosen & ~np.isin(rows.first_hashes, rows.first_hashes[lost])
+    together = rows.first_hashes if rows.groups is None else rows.groups
+    return chosen & ~np.isin(together, together[lost])
 
 
 LABELLED = RowKind(

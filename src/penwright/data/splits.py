@@ -47,15 +47,21 @@ def held_out_groups(groups: Hashes, classes: Hashes, keep: Mask, n_held_out: int
 
     Raises PenwrightError if no group can be held out.
     """
-    chosen = held_out_rows(groups, keep, n_held_out, seed)
-    lost = np.setdiff1d(classes[chosen], classes[keep & ~chosen])
-    chosen &= ~np.isin(groups, groups[chosen & np.isin(classes, lost)])
-    if not chosen.any():
-        raise PenwrightError(
-            "no group can be held out, because training would lose a label. Add groups, or pass held-out files "
-            "to --validation"
-        )
-    return chosen
+    pairs = np.unique(np.stack([classes[keep], groups[keep]]), axis=1)
+    present, n_groups = np.unique(pairs[0], return_counts=True)
+    only = pairs[1][np.isin(pairs[0], present[n_groups == 1])]  # groups that contain all rows of a class
+    free = keep & ~np.isin(groups, only)
+    for among, n in ((keep, n_held_out), (free, n_held_out), (free, 1)):
+        if among.any():
+            chosen = held_out_rows(groups, among, n, seed)
+            lost = np.setdiff1d(classes[chosen], classes[keep & ~chosen])
+            chosen &= ~np.isin(groups, groups[chosen & np.isin(classes, lost)])
+            if chosen.any():
+                return chosen
+    raise PenwrightError(
+        "no group can be held out, because training would lose a label. Add groups, or pass held-out files "
+        "to --validation"
+    )
 
 
 def held_out_of_classes(keys: Hashes, classes: Hashes, keep: Mask, n_held_out: int, seed: int) -> Mask:

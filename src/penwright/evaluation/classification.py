@@ -160,12 +160,16 @@ def set_scores(counts: SetCounts) -> tuple[Score, ...]:
     that have examples. The exact match is the share of texts whose set of labels is right.
     """
     f1 = 200 * counts.right / (counts.predicted + counts.true).clamp(min=1)
-    micro = 200 * int(counts.right.sum()) / max(1, int((counts.predicted + counts.true).sum()))
-    exact = 100 * counts.exact / max(1, counts.n_texts)
+    n_labels = int((counts.predicted + counts.true).sum()) / 2  # mean of the numbers of predicted and of true labels
+    micro, exact = (
+        100 * right / max(1, n) for right, n in ((int(counts.right.sum()), n_labels), (counts.exact, counts.n_texts))
+    )
+    errors = [sqrt(value * (100 - value) / max(1, n)) for value, n in ((micro, n_labels), (exact, counts.n_texts))]
+    note = f"% over all labels of {counts.n_texts:,} texts, standard error {errors[0]:.1f}"
     return (
-        Score("micro-F1", micro, True, f"% over all labels of {counts.n_texts:,} texts"),
+        Score("micro-F1", micro, True, note, errors[0]),
         Score("macro-F1", float(f1[counts.true > 0].mean()) if counts.true.any() else 0.0, True, "%"),
-        Score("exact match", exact, True, "% of the texts"),
+        Score("exact match", exact, True, f"% of the texts, standard error {errors[1]:.1f}", errors[1]),
     )
 
 
