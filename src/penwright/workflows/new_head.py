@@ -89,6 +89,7 @@ def fit_head(context: RunContext, observers: Sequence[Observer]) -> None:
         vectors.append(classifier.pooled([column[row] for row in rows[start : start + CHUNK].tolist()]))
         if monotonic() - begin > SHARE * seconds:
             break
+    embedding_time = monotonic() - begin
     embedded = torch.cat(vectors)
     rows = rows[: len(embedded)]
     targets, is_few = targets_of(context, context.training)[rows], recipe.finetuning.contrastive and problem == SINGLE
@@ -101,7 +102,10 @@ def fit_head(context: RunContext, observers: Sequence[Observer]) -> None:
     notify(observers, "message", f"head: fitted on the frozen embeddings of {count(len(rows), 'text')}{shown}")
     if is_few:
         notify(observers, "message", _linear_accuracy(context, rows, targets, folds, monotonic() + SHARE * seconds))
-        validated = _tune(context, rows, targets, folds, validated, TUNING_SHARE * seconds, observers) or validated
+        # the tuned encoder embeds all texts for cross-validation, and again for the head
+        left = seconds - (monotonic() - begin) - (FOLDS + 1) * embedding_time
+        limit = min(TUNING_SHARE * seconds, left)
+        validated = _tune(context, rows, targets, folds, validated, limit, observers) or validated
         embedded = classifier.pooled([column[row] for row in rows.tolist()])
     scale = embedded.norm(dim=-1).mean()
     features = F.normalize(embedded, dim=-1) if is_few else embedded / scale
