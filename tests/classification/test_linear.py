@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 
-from penwright.classification import fitting, linear, solver
+from penwright.classification import fitting, linear, ngrams, solver
 from penwright.classification.fitting import NgramRows
 from penwright.classification.linear import LinearClassifier, out_of_fold
 from penwright.classification.ngrams import WORD_BIT, NgramVectorizer, count_ngrams
@@ -326,6 +326,16 @@ def test_logits_are_weights_times_features_plus_bias() -> None:
         SparseRows.of_numpy(*vectorizer.rows(["", "ab"]))
     )
     assert found[0].tolist() == [1.0, 2.0] and found[1, 1] > 2
+
+
+def test_outputs_count_the_ngrams_of_a_few_texts_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts, labels = make_texts(40)
+    found, sizes, logits = LinearClassifier.fit(texts, labels, 2), list[int](), Coefficients.logits
+    expected = found.outputs(texts)
+    monkeypatch.setattr(ngrams, "CHUNK_TEXTS", 15)
+    monkeypatch.setattr(Coefficients, "logits", lambda own, rows: sizes.append(rows.n_rows) or logits(own, rows))
+    assert torch.equal(found.outputs(texts), expected) and sizes == [15, 15, 10]
+    assert found.outputs([]).shape == (0, 2)
 
 
 def test_groups_stay_together_in_cross_validation(monkeypatch: pytest.MonkeyPatch) -> None:

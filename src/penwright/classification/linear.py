@@ -29,7 +29,7 @@ from penwright.classification.fitting import (
     stratified_folds,
 )
 from penwright.classification.mixture import Weights
-from penwright.classification.ngrams import WORD_BIT, NgramVectorizer
+from penwright.classification.ngrams import WORD_BIT, NgramVectorizer, chunks
 from penwright.classification.solver import (
     FEWEST_ITERATIONS,
     SINGLE,
@@ -147,7 +147,8 @@ class LinearClassifier(NamedTuple):
         """
         if not texts:
             return torch.zeros(0, len(self.coefficients.bias), dtype=torch.double)
-        logits = self.coefficients.logits(SparseRows.of_numpy(*self.vectorizer.rows(texts))).double()
+        parts = (SparseRows.of_numpy(*self.vectorizer.rows(part)) for part in chunks(texts))  # n-grams need much memory
+        logits = torch.cat([self.coefficients.logits(rows) for rows in parts]).double()
         return logits.log_softmax(-1) if self.problem == SINGLE else logits
 
     def save(self, path: Path, whole: "LinearClassifier | None" = None) -> None:
