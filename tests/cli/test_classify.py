@@ -33,11 +33,28 @@ def test_table_keeps_its_columns_and_gets_two_more(penwright: Command, runs: Pat
     path.write_bytes(TABLE.encode())
     done = penwright("classify", runs / "classifier", "--csv", path)
     assert done.returncode == 0, done.stderr
-    before, found = rows_of(TABLE), rows_of(done.stdout)
+    before, found = rows_of(TABLE.replace("\r\n", "\n")), rows_of(done.stdout)
     assert [row[:3] for row in found] == before
     assert found[0][3:] == ["predicted", "probability"]
     assert [row[3] for row in found[1:]] == ["good", "", "bad"] and found[2][4] == ""
     assert "1 of 3 rows" in done.stderr and "empty" in done.stderr
+
+
+@pytest.mark.parametrize("delimiter", ["\t", ",", ";"])
+def test_stray_quotation_marks_join_no_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str], delimiter: str) -> None:
+    texts = [f"a fine film {n}" for n in range(200)]
+    texts[50], texts[150] = '"best film ever they said', '"the end" is dull'
+    rows = [[text, str(n)] for n, text in enumerate(texts)]
+    path = tmp_path / "in.txt"
+    path.write_text("".join(f"{delimiter.join(row)}\n" for row in [["text", "id"], *rows]))
+    table = UserTable.read(str(path))
+    assert table.rows == rows
+    table.write(["predicted"], [["good"] * 200])
+    printed = capsys.readouterr().out
+    if delimiter == "\t":  # the file has no quoted cells, so quotation marks are printed as they are
+        assert [line.split("\t") for line in printed.splitlines()[1:]] == [[*row, "good"] for row in rows]
+    else:
+        assert rows_of(printed, delimiter)[1:] == [[*row, "good"] for row in rows]
 
 
 @pytest.mark.parametrize("suffix", ["xlsx", "ods"])

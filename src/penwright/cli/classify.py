@@ -1,7 +1,6 @@
 """The `penwright classify` command: label texts, or the rows of a table."""
 
 import csv
-import io
 import os
 import sys
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from penwright.cli.options import Device, Json, RunFolder, Texts, given_texts, print_json, read_text, warn
+from penwright.cli.options import Device, Json, RunFolder, Texts, given_texts, lines_of, print_json, read_text, warn
 from penwright.errors import PenwrightError, UsageError
 
 if TYPE_CHECKING:
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 DELIMITERS = ",;\t|"
 OFFICE = (b"PK", b"\xd0\xcf\x11\xe0")  # first bytes of Office documents, new and old
-LONGEST_CELL = 1 << 27  # maximum number of characters of a cell
 SAMPLE = 100  # number of rows to read to decide whether the first row is a header
 BETWEEN_LABELS = "|"  # separator of the labels of a text, and of their probabilities
 NEW = ("labels", "score")  # fields of the JSON output that only some models have
@@ -210,6 +208,7 @@ class UserTable(NamedTuple):
     header: list[str]
     rows: list[list[str]]
     delimiter: str
+    is_quoted: bool = True  # whether quotation marks may enclose cells; otherwise, they are text
 
     @classmethod
     def read(cls, path: str) -> "UserTable":
@@ -219,15 +218,17 @@ class UserTable(NamedTuple):
         """
         if path != "-" and (sheet := _sheet(path)) is not None:
             return cls._of(path, sheet, ",", "Name every column in the first row")
+        from penwright.data.readers.delimited import Dialect, read_cells
+        from penwright.data.readers.layout import find_dialect
+
         text = read_text(path).removeprefix("\ufeff")
-        csv.field_size_limit(LONGEST_CELL)
-        firsts = {each: next(csv.reader(io.StringIO(text, newline=""), delimiter=each), []) for each in DELIMITERS}
-        delimiter = max(DELIMITERS, key=lambda each: len(firsts[each]))
-        try:
-            every = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
-        except csv.Error as error:
-            raise PenwrightError(f"{path} cannot be read as a table: {error}") from None
-        return cls._of(path, every, delimiter, "Put cells that contain the delimiter in quotation marks")
+        lines = lines_of(text if "\n" in text else text.replace("\r", "\n"))
+        widths = {each: len(next(iter(read_cells(lines, Dialect(each, '"'))), [])) for each in DELIMITERS}
+        delimiter = max(DELIMITERS, key=lambda each: widths[each])
+        dialect = find_dialect(lines, delimiter)
+        every = list(read_cells(lines, dialect, widths[delimiter]))
+        table = cls._of(path, every, delimiter, "Put cells that contain the delimiter in quotation marks")
+        return table._replace(is_quoted=delimiter != "\t" or dialect.quote != "" or dialect.escape != "")
 
     @classmethod
     def _of(cls, path: str, every: Sequence[list[str]], delimiter: str, advice: str) -> "UserTable":
@@ -281,6 +282,8 @@ class UserTable(NamedTuple):
         for name in names:
             taken = (f"{name}_{number}" for number in range(2, len(header) + 3))
             header.append(name if name not in header else next(each for each in taken if each not in header))
-        writer = csv.writer(sys.stdout, delimiter=self.delimiter, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows([*row, *added] for row, *added in zip(self.rows, *columns, strict=True))
+        rows = [header, *([*row, *added] for row, *added in zip(self.rows, *columns, strict=True))]
+        if self.is_quoted:
+            csv.writer(sys.stdout, delimiter=self.delimiter, lineterminator="\n").writerows(rows)
+        else:
+            sys.stdout.writelines(f"{self.delimiter.join(row)}\n" for row in rows)
