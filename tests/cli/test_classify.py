@@ -121,6 +121,8 @@ def test_text_in_the_place_of_a_header_is_pointed_out(penwright: Command, runs: 
         ("a,b\n1,2\n", ["--text", "c"], "no column 'c'. Columns: a, b"),
         ("a,b\n1,2,3\n", ["--text", "a"], "row 2 has 3 cells, but the header has 2"),
         ("", [], "no header"),
+        ('{"text": "a fine film"}\n', [], "is JSON, which --csv does not read. Save the table as .csv"),
+        ('[\n {"text": "a fine film"}\n]', [], "is JSON, which --csv does not read"),
         ("text\nx\n", ["--json"], "--csv prints a table, not JSON"),
     ],
 )
@@ -129,6 +131,13 @@ def test_unsuitable_table_is_refused_with_a_reason(
 ) -> None:
     done = penwright("classify", runs / "classifier", "--csv", "-", *options, stdin=table)
     assert done.returncode in (1, 2) and message in done.stderr and not done.stdout
+
+
+def test_parquet_table_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "in.parquet"
+    path.write_bytes(b"PAR1\x15\x04")
+    with pytest.raises(PenwrightError, match=r"in.parquet is a Parquet file, which --csv does not read"):
+        UserTable.read(str(path))
 
 
 def test_top_prints_the_most_likely_labels(penwright: Command, runs: Path) -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 DELIMITERS = ",;\t|"
 OFFICE = (b"PK", b"\xd0\xcf\x11\xe0")  # first bytes of Office documents, new and old
+PARQUET = b"PAR1"  # first bytes of Parquet files
+JSON = re.compile(r'\s*(\[\s*)?\{\s*"')  # start of a JSON object, or of a list of objects
+SAVE = "Save the table as .csv, .xlsx or .ods"
 SAMPLE = 100  # number of rows to read to decide whether the first row is a header
 BETWEEN_LABELS = "|"  # separator of the labels of a text, and of their probabilities
 NEW = ("labels", "score")  # fields of the JSON output that only some models have
@@ -135,7 +139,10 @@ class _Choice(NamedTuple):
 
 
 def _sheet(path: str) -> list[list[str]] | None:
-    """Return the rows of a spreadsheet, or None for plain text. Raises PenwrightError for other Office documents."""
+    """Return the rows of a spreadsheet, or None for plain text.
+
+    Raises PenwrightError for Parquet files and other Office documents.
+    """
     from penwright.data.files import format_of
     from penwright.data.readers.spreadsheets import read_sheet
     from penwright.data.readers.tables import SHEETS
@@ -143,10 +150,12 @@ def _sheet(path: str) -> list[list[str]] | None:
     if not Path(path).is_file() or not os.access(path, os.R_OK):
         return None  # a pipe, or a problem that read_text() reports
     with Path(path).open("rb") as file:
-        is_office = file.read(4).startswith(OFFICE)
-    kind = format_of(Path(path), path) if is_office else None
+        head = file.read(4)
+    if head == PARQUET:
+        raise PenwrightError(f"{path} is a Parquet file, which --csv does not read. {SAVE}")
+    kind = format_of(Path(path), path) if head.startswith(OFFICE) else None
     if kind is not None and kind.name not in SHEETS:
-        raise PenwrightError(f"{path} is {kind.description}, not a table. Save the table as .csv, .xlsx or .ods")
+        raise PenwrightError(f"{path} is {kind.description}, not a table. {SAVE}")
     return read_sheet(Path(path), kind.name) if kind else None
 
 
@@ -222,6 +231,8 @@ class UserTable(NamedTuple):
         from penwright.data.readers.layout import find_dialect
 
         text = read_text(path).removeprefix("\ufeff")
+        if JSON.match(text):
+            raise PenwrightError(f"{path} is JSON, which --csv does not read. {SAVE}")
         lines = lines_of(text if "\n" in text else text.replace("\r", "\n"))
         widths = {each: len(next(iter(read_cells(lines, Dialect(each, '"'))), [])) for each in DELIMITERS}
         delimiter = max(DELIMITERS, key=lambda each: widths[each])
