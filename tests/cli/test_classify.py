@@ -5,20 +5,24 @@ import io
 import json
 import re
 import shutil
+from math import inf
 from pathlib import Path
+from time import monotonic
+from typing import Any
 
 import pytest
 import torch
 from tests.cli.conftest import QUICK, Command
 from tests.data.test_spreadsheets import save_ods, save_xlsx
 
+from penwright.classification.fitting import HeldOut
 from penwright.classification.linear import LinearClassifier
 from penwright.cli.classify import UserTable
 from penwright.data.readers import spreadsheets
 from penwright.errors import PenwrightError
 from penwright.run.folder import LINEAR_FILE, Run
-from penwright.tasks import classification, linear
-from penwright.workflows.evaluate import check_labels, open_corpus_of
+from penwright.tasks import classification, labelled, linear
+from penwright.workflows.evaluate import check_labels, evaluation_context, open_corpus_of
 from penwright.workflows.load import load_classifier, open_run
 
 TABLE = 'id,text,note\n1,"a fine film\nof two lines, ""quoted""",x\n2,,y\n3,a dull film,"two\r\nlines"\n'
@@ -186,6 +190,40 @@ def test_linear_classifier_is_the_baseline(penwright: Command, runs: Path, corpo
     (old / LINEAR_FILE).unlink()
     done = penwright("evaluate", old)
     assert "fitting a linear classifier" in done.stderr and "linear classifier of n-grams, not beaten" in done.stdout
+
+
+def test_baseline_before_training_is_scored_on_the_texts_of_quick_evaluations(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = open_run(runs / "classifier")
+    corpus, notes = open_corpus_of(opened), []
+    monkeypatch.setattr(labelled, "MOST_EVALUATED", 5)
+    for whole in (False, True):
+        context = evaluation_context(opened, corpus, opened.model())
+        notes.append([score.note for score in classification.baselines(context, whole) if "linear" in score.note])
+        parts = labelled.linear_predictions(context, whole)
+        assert sum(len(truth) for _, truth in parts) == (len(corpus.held_out) if whole else 5)
+    sampled = f"linear classifier of n-grams, scored on a sample of 5 of {len(corpus.held_out)} texts"
+    assert notes == [3 * [sampled], 3 * ["linear classifier of n-grams"]]
+
+
+def test_few_validation_texts_are_used_if_there_is_little_time(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, sizes = open_run(runs / "classifier"), list[int]()
+    corpus = open_corpus_of(opened)
+    context = evaluation_context(opened, corpus, opened.model())
+    data = context.recipe.data.model_copy(update={"validation": ("validation.csv",)})
+    context.recipe = context.recipe.model_copy(update={"data": data})
+    fit = LinearClassifier.fit
+
+    def spy(*args: Any, held_out: HeldOut, **kwargs: Any) -> LinearClassifier:
+        assert held_out.validation is not None
+        sizes.append(len(held_out.validation[0]))
+        return fit(*args, held_out=held_out, **kwargs)
+
+    monkeypatch.setattr(LinearClassifier, "fit", spy)
+    for until in (inf, monotonic() + 1e6, monotonic()):
+        linear.fit_linear(context, corpus, until)
+    assert sizes == [len(corpus.held_out), len(corpus.held_out), 1]
 
 
 def test_damaged_or_missing_linear_classifier_is_refused(penwright: Command, runs: Path, tmp_path: Path) -> None:

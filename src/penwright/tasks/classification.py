@@ -35,10 +35,12 @@ from penwright.tasks.context import AnyCorpus, RunContext
 from penwright.tasks.labelled import (
     Outputs,
     Targets,
+    is_sampled,
     linear_note,
     linear_predictions,
     predictions,
     quick_predictions,
+    quick_rows,
     true_targets,
 )
 from penwright.tasks.linear import some_texts
@@ -147,18 +149,19 @@ def _scores(results: Sequence[tuple[Counts, NegativeLogLikelihood]], *, is_balan
 
 
 def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
-    """Score baselines on all held-out texts: most frequent label, equal probabilities, linear classifier."""
+    """Score baselines on the held-out texts: most frequent label, equal probabilities, linear classifier."""
     truth, is_balanced = true_targets(context), context.recipe.model.balanced
-    counts, weights = np.bincount(truth), _label_weights(context, truth)
+    counts, scored = np.bincount(truth), truth[quick_rows(context)] if is_sampled(context, whole) else truth
     frequent = 1 / (counts > 0).sum() if is_balanced else counts.max() / counts.sum()
     name = "balanced accuracy" if is_balanced else "accuracy"
     baselines = [
         Score(name, 100 * float(frequent), True, note="always the most frequent label"),
         Score("nats per text", log(len(context.card.labels)), note="all labels equally likely"),
     ]
-    results = [confusion_and_nll(*part, weights) for part in linear_predictions(context)]
+    weights = _label_weights(context, scored)
+    results = [confusion_and_nll(*part, weights) for part in linear_predictions(context, whole)]
     if results:
-        note = f"{linear_note(context)}{', all labels weighted equally' if is_balanced else ''}"
+        note = f"{linear_note(context, whole=whole)}{', all labels weighted equally' if is_balanced else ''}"
         scores = _scores(results, is_balanced=is_balanced)
         baselines += [score._replace(note=note) for score in scores]
     return baselines

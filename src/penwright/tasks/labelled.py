@@ -22,7 +22,7 @@ from penwright.errors import PenwrightError
 from penwright.evaluation.scores import Sample
 from penwright.model.transformer import EncoderOnly
 from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
-from penwright.text import BETWEEN_TEXTS
+from penwright.text import BETWEEN_TEXTS, count
 
 SHOWN = 10  # maximum number of labels in an error message
 MOST_EVALUATED = 10_000  # maximum number of texts in a quick evaluation
@@ -178,11 +178,20 @@ def quick_linear_outputs(context: RunContext) -> Outputs | None:
     return context.linear_outputs
 
 
-def linear_predictions(context: RunContext) -> Iterator[tuple[Outputs, Targets]]:
-    """Yield the outputs of the linear classifier for all held-out texts, with the true targets.
+def is_sampled(context: RunContext, whole: bool) -> bool:
+    """Return whether a baseline is scored only on the texts of quick evaluations: unless `whole`, if there are many."""
+    return not whole and len(quick_rows(context)) < len(context.held_out)
+
+
+def linear_predictions(context: RunContext, whole: bool) -> Iterator[tuple[Outputs, Targets]]:
+    """Yield the outputs of the linear classifier for the held-out texts that `is_sampled` chooses, and their targets.
 
     Yields nothing if the run has no linear classifier.
     """
+    sample = quick_linear_outputs(context) if is_sampled(context, whole) else None
+    if sample is not None:
+        yield classifier_of(context).balance(sample), true_targets(context)[quick_rows(context)]
+        return
     texts, linear, classifier = held_out_texts(context), context.whole_linear or context.linear, classifier_of(context)
     if linear is None:
         return
@@ -190,10 +199,14 @@ def linear_predictions(context: RunContext) -> Iterator[tuple[Outputs, Targets]]
         yield classifier.balance(linear.outputs(list(islice(texts, len(truth))))), truth
 
 
-def linear_note(context: RunContext, name: str = LINEAR_BASELINE) -> str:
-    """Return the name of the linear baseline, followed by notes on how its fit was limited."""
+def linear_note(context: RunContext, name: str = LINEAR_BASELINE, whole: bool = True) -> str:
+    """Return the name of the linear baseline, followed by notes on how its fit and its texts were limited."""
     linear = context.whole_linear or context.linear
-    return ", ".join([name, *(linear.notes if linear else ())])
+    notes = [name, *(linear.notes if linear else ())]
+    if is_sampled(context, whole):
+        n, n_texts = len(quick_rows(context)), count(len(context.held_out), "text")
+        notes.append(f"scored on a sample of {n:,} of {n_texts}")
+    return ", ".join(notes)
 
 
 def classifier_of(context: RunContext) -> Classifier:

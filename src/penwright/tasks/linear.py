@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from itertools import compress
 from math import inf
+from time import monotonic
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from penwright.text import count
 
 MOST_LOGITS = 50_000_000  # maximum number of logits (texts x labels) for fitting the linear classifier
 MOST_CHARACTERS = 20_000_000  # maximum number of characters for fitting the linear classifier
+CHECKED_PER_SECOND = 100_000  # maximum number of characters of validation texts per second of time for a fit
 MOST_REFITTED = 20_000  # maximum number of texts in a corpus for refitting the linear classifier with held-out texts
 
 
@@ -32,11 +34,14 @@ class SomeTexts(NamedTuple):
 def fit_linear(context: RunContext, corpus: AnyCorpus, until: float = inf) -> LinearClassifier:
     """Fit a linear classifier on n-grams of the training texts. If there are many texts, use a random sample.
 
-    If the recipe has validation files, their texts tune the regularization.
+    If the recipe has validation files, their texts tune the regularization. The less time there is, the fewer texts.
     """
     n_labels, seed, model = len(context.card.labels), context.recipe.seed, context.recipe.model
     texts, targets, groups, _ = some_texts(context, corpus, corpus.training, seed)
-    validation = some_texts(context, corpus, corpus.held_out, seed)[:2] if context.recipe.data.validation else None
+    share = min(1.0, CHECKED_PER_SECOND * (until - monotonic()) / MOST_CHARACTERS)
+    validation = (
+        some_texts(context, corpus, corpus.held_out, seed, share)[:2] if context.recipe.data.validation else None
+    )
     kind, balanced, held_out = model.problem_type, model.balanced, HeldOut(groups, validation)
     fitted = LinearClassifier.fit(texts, targets, n_labels, seed, until, kind, balanced=balanced, held_out=held_out)
     if len(texts) < len(corpus.training):

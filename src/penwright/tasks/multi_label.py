@@ -91,10 +91,11 @@ def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
         thresholds, note = _baseline_thresholds(context, truth)
         parts = [
             (count_sets(outputs.sigmoid() >= thresholds, truth), nats_of_sets(outputs, truth))
-            for outputs, truth in linear_predictions(context)
+            for outputs, truth in linear_predictions(context, whole)
         ]
         counts, nats = reduce(SetCounts.plus, [counts for counts, _ in parts]), sum(nats for _, nats in parts)
-        baselines += [score._replace(note=f"{linear_note(context)}, {note}") for score in _scores(counts, nats)]
+        note = f"{linear_note(context, whole=whole)}, {note}"
+        baselines += [score._replace(note=note) for score in _scores(counts, nats)]
     return baselines
 
 

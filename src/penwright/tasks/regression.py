@@ -52,6 +52,6 @@ def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
     always = regression_scores(np.full_like(truth, mean), truth, deviation)
     baselines = [score._replace(note="always the mean score of the training texts") for score in always[2:]]
     if context.linear is not None:
-        linear = _scores(context, list(linear_predictions(context)))
-        baselines += [score._replace(note=linear_note(context, "ridge regression on n-grams")) for score in linear]
+        linear, note = _scores(context, list(linear_predictions(context, whole))), "ridge regression on n-grams"
+        baselines += [score._replace(note=linear_note(context, note, whole)) for score in linear]
     return baselines
