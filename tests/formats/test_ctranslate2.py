@@ -18,10 +18,14 @@ from penwright.tokenizers import Tokenizer
 ctranslate2 = pytest.importorskip("ctranslate2", reason="the extra penwright[ctranslate2] is not installed")
 
 POST_NORM = {"norm_position": "post", "norm": {"type": "layer"}, "bias": True}
+YARN = {"yarn": True, "factor": 4.0, "original_context": 16, "high_freq_factor": 3.0, "attention_factor": 1.14}
 VARIANTS: dict[str, Table] = {
     "modern": {},
     "eps": {"norm": {"type": "rms", "eps": 0.01}},
     "base": {"positions": {"type": "rotary", "base": 100.0}},
+    "llama-3": {"positions": {"type": "rotary", "scaling": {"factor": 8.0, "original_context": 16}}},
+    "linear": {"positions": {"type": "rotary", "scaling": {"factor": 2.0}}},
+    "yarn": {"positions": {"type": "rotary", "base": 8.0, "scaling": YARN}},
     "scaled-embeddings": {"scale_embeddings": True},
     "untied": {"tie_embeddings": "none"},
     "tied-output": {"tie_embeddings": "output"},

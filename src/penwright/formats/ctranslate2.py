@@ -4,15 +4,17 @@ CTranslate2 reads and writes tokens as strings from tokenizer.json. README.md of
 the model expects around them.
 """
 
+from math import sqrt
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from penwright.config import ModelSettings, Precision
 from penwright.errors import PenwrightError, import_extra
-from penwright.formats.export import NO_METADATA, ModelMetadata, check_limits, cpu_copy
+from penwright.formats.export import NO_METADATA, ModelMetadata, check_limits, cpu_copy, rope_factors
 from penwright.model import Model
 from penwright.model.attention import Attention
 from penwright.model.block import Block, Stack
@@ -51,7 +53,6 @@ def save_ctranslate2(
             "ctranslate2 is for language models and translators. Export classifiers and encoders to onnx"
         )
     limits = {**LIMITS, "norm.type": ("rms",)} if model.settings.qk_norm else LIMITS
-    limits = {**limits, "positions.scaling": (None,)} if model.settings.positions.type == "rotary" else limits
     check_limits(model.settings, limits, "CTranslate2")
     specs = import_extra("ctranslate2.specs", "ctranslate2", "CTranslate2 models")
     spec = _writer(specs, model) if isinstance(model, DecoderOnly) else _translator(specs, model, tokenizer)
@@ -67,8 +68,13 @@ def save_ctranslate2(
     spec.config.unk_token = pieces[unknown_id]  # unk_token must be in the vocabulary; otherwise, CTranslate2 adds one
     spec.config.bos_token, spec.config.eos_token = pieces[tokenizer.start_id], pieces[tokenizer.end_id]
     spec.config.layer_norm_epsilon = model.settings.norm.eps
+    factors = rope_factors(model.settings)
+    if factors is not None:
+        _fill_rope_factors(spec, factors)
     spec.validate()
     spec.optimize(precision)
+    if factors is not None:  # again in float32, because bfloat16 would change the angles of distant tokens
+        _fill_rope_factors(spec, specs.model_spec.PyTorchVariable(factors))
     spec.save(str(folder))
     (folder / "tokenizer.json").write_bytes(tokenizer.plain_content)
     if tokenizer.target is not tokenizer:
@@ -136,6 +142,8 @@ def _variant(specs: Any, settings: ModelSettings) -> dict[str, Any]:
     rotary: dict[str, Any] = {}
     if settings.positions.type == "rotary":
         rotary = {"rotary_dim": settings.d_head, "rotary_interleave": False, "rotary_base": settings.positions.base}
+        if settings.positions.scaling is not None:
+            rotary["rotary_scaling_type"] = specs.attention_spec.RotaryScalingType.Su
     return {
         "pre_norm": settings.norm_position == "pre",
         "activation": specs.Activation[ACTIVATIONS[settings.feed_forward]],
@@ -175,6 +183,9 @@ def _fill_stack(spec: Spec, stack: Stack) -> None:
     for layer, block in zip(spec.layer, stack.blocks, strict=True):
         assert isinstance(block, Block)
         _fill_self_attention(layer.self_attention, block.attention)
+        if stack.rotary is not None and stack.rotary.factor != 1:  # YaRN scales queries and keys
+            width = 2 * len(stack.rotary.frequencies)
+            layer.self_attention.queries_scale = np.float32(stack.rotary.factor**2 / sqrt(width))
         _fill_norm(layer.self_attention.layer_norm, block.attention_residual.norm)
         if block.cross_attention is not None and block.cross_residual is not None:
             _fill_cross_attention(layer.attention, block.cross_attention)
@@ -189,6 +200,14 @@ def _fill_self_attention(spec: Spec, attention: Attention) -> None:
     if not isinstance(attention.query_norm, nn.Identity):
         _fill_norm(spec.q_norm, attention.query_norm)
         _fill_norm(spec.k_norm, attention.key_norm)
+
+
+def _fill_rope_factors(spec: Spec, factors: Any) -> None:
+    """Store the RoPE scaling as the type "Su" of CTranslate2, which divides each frequency by a factor of its own."""
+    for stack in (spec.decoder, *([spec.encoder] if hasattr(spec, "encoder") else [])):
+        for layer in stack.layer:
+            layer.self_attention.rotary_scaling_short_factor = factors
+            layer.self_attention.rotary_scaling_long_factor = factors
 
 
 def _fill_cross_attention(spec: Spec, attention: Attention) -> None:

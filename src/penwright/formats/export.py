@@ -11,6 +11,7 @@ from torch import Tensor
 
 from penwright.config import ChatSettings, DecodingSettings, ModelSettings, Table
 from penwright.errors import PenwrightError, UsageError
+from penwright.model.embedding import rotary_frequencies, scaled
 from penwright.storage import saving
 
 if TYPE_CHECKING:
@@ -43,6 +44,15 @@ def check_limits(settings: ModelSettings, limits: Limits, engine: str) -> None:
     ]
     if unsupported:
         raise PenwrightError(f"{engine} cannot run this model. It does not support {'; '.join(unsupported)}")
+
+
+def rope_factors(settings: ModelSettings) -> Tensor | None:
+    """Return the factors by which RoPE scaling divides the frequencies; None without scaling."""
+    if settings.positions.type != "rotary":
+        return None
+    scaling, base = settings.positions.scaling, settings.positions.base
+    frequencies = rotary_frequencies(settings.d_head, base)
+    return None if scaling is None else frequencies / scaled(frequencies, scaling, base)
 
 
 def cpu_copy(tensor: Tensor) -> Tensor:

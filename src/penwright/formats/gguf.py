@@ -9,10 +9,9 @@ from torch import Tensor
 
 from penwright.config import ModelSettings, Precision, Table, flatten
 from penwright.errors import PenwrightError, import_extra
-from penwright.formats.export import NO_METADATA, ModelMetadata, check_limits, cpu_copy
+from penwright.formats.export import NO_METADATA, ModelMetadata, check_limits, cpu_copy, rope_factors
 from penwright.formats.gguf_tokenizer import describe_tokenizer
 from penwright.model import Model
-from penwright.model.embedding import rotary_frequencies, scaled
 from penwright.model.transformer import DecoderOnly
 from penwright.model.weights import weights_of
 from penwright.tokenizers import Tokenizer
@@ -93,7 +92,7 @@ def save_gguf(
         writer.add_license(metadata.licence)
     if metadata.chat is not None:
         writer.add_chat_template(metadata.chat.template)
-    if (factors := _rope_factors(settings)) is not None:
+    if (factors := rope_factors(settings)) is not None:
         writer.add_tensor(ROPE_FACTORS, factors.numpy())
     for name, tensor in _tensors(model):
         kind = _quantization(gguf, tensor, precision)
@@ -115,14 +114,6 @@ def _describe_model(writer: Any, settings: ModelSettings, vocab_size: int) -> No
         )
     writer.add_value_length(settings.d_head)
     writer.add_rope_dimension_count(settings.d_head)
-
-
-def _rope_factors(settings: ModelSettings) -> Tensor | None:
-    """Return the factors by which RoPE scaling divides the frequencies; None without scaling."""
-    assert settings.positions.type == "rotary"
-    scaling, base = settings.positions.scaling, settings.positions.base
-    frequencies = rotary_frequencies(settings.d_head, base)
-    return None if scaling is None else frequencies / scaled(frequencies, scaling, base)
 
 
 def variant_of(settings: ModelSettings) -> str:
