@@ -292,6 +292,32 @@ def test_fit_past_its_deadline_uses_fewer_texts_with_a_note(monkeypatch: pytest.
     assert found.refit(texts, labels, until=monotonic()) is None
 
 
+def test_only_one_strength_is_tried_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried, fit = list[float](), fitting.fit_coefficients
+    monkeypatch.setattr(fitting, "fit_coefficients", lambda *args: tried.append(args[4]) or fit(*args))
+    LinearClassifier.fit(*make_texts(40), 2, until=monotonic())
+    assert tried == fitting.N_FOLDS * [fitting.STRENGTHS[0]]
+
+
+def test_estimate_of_a_duration_counts_the_iterations_of_the_first_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts, labels = make_texts(400)
+    fit, evaluate, n_evaluations = linear.fit_coefficients, solver._Objective.evaluate, list[int]()
+    monkeypatch.setattr(solver._Objective, "evaluate", lambda *args: n_evaluations.append(1) or evaluate(*args))
+    monkeypatch.setattr(linear, "PILOT_CHARACTERS", 600)
+    found = []
+    for n_iterations in (5, 2):
+        ticks = iter([0.0, 1.0, 2.0])  # each part of the pilot takes a second
+        monkeypatch.setattr(linear, "monotonic", ticks.__next__)
+        changed = {"n_iterations": n_iterations}
+        monkeypatch.setattr(linear, "fit_coefficients", lambda *args, changed=changed: fit(*args)._replace(**changed))
+        found.append(linear._affordable(texts, labels, 2, 42.0, solver.SINGLE))
+    assert found[1] < found[0] < len(texts)
+    n_evaluations.clear()
+    vectorizer, ngrams = linear._vectorize(texts, 2)
+    coefficients = fit(ngrams.rows, labels, 2, len(vectorizer.keys), 10.0)
+    assert coefficients.n_iterations == len(n_evaluations) - 1 > 0
+
+
 def test_fit_with_a_late_deadline_equals_an_unlimited_fit() -> None:
     texts, labels = make_texts(60, noise=6)
     found, expected = (

@@ -140,7 +140,7 @@ def choose_strength(
     is_whole = len(labels) - len(parts[0][1]) <= MANY_TEXTS
     best: ChosenStrength | None = None
     least, starts, left = inf, list[Start | None]([None] * n_checked), list(strengths)
-    while left:
+    while left and (best is None or monotonic() <= until):
         strength, end = left[0], share_of_time(until, 1 / (len(left) + ngrams.is_weighted))
         logits, loss, left = torch.zeros(len(labels), n_labels), 0.0, left[1:]
         for fold, ((others, own), (train, check)) in enumerate(zip(parts, rows, strict=True)):

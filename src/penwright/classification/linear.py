@@ -31,7 +31,6 @@ from penwright.classification.fitting import (
 from penwright.classification.mixture import Weights
 from penwright.classification.ngrams import WORD_BIT, NgramVectorizer, chunks
 from penwright.classification.solver import (
-    FEWEST_ITERATIONS,
     SINGLE,
     Coefficients,
     SparseRows,
@@ -276,8 +275,8 @@ def _affordable(
     both = _vectorize([texts[place] for place in sample.tolist()], n_labels)
     vectorizer, rows = _weighted(*both, labels[sample], n_labels)
     vectorized = monotonic()
-    fit_coefficients(rows, labels[sample], n_labels, len(vectorizer.keys), STRENGTHS[0], None, begin, problem)
-    evaluated = monotonic()  # the deadline had passed, so the fit made only FEWEST_ITERATIONS evaluations
-    seconds = (vectorized - begin) + ENOUGH_EVALUATIONS / FEWEST_ITERATIONS * (evaluated - vectorized)
+    pilot = fit_coefficients(rows, labels[sample], n_labels, len(vectorizer.keys), STRENGTHS[0], None, begin, problem)
+    evaluated = monotonic()  # the deadline had passed, so the fit made at most FEWEST_ITERATIONS evaluations
+    seconds = (vectorized - begin) + ENOUGH_EVALUATIONS / max(1, pilot.n_iterations) * (evaluated - vectorized)
     share = (until - evaluated) / seconds * float(sizes[len(sample) - 1] / sizes[-1])
     return min(len(texts), max(len(sample), int(share * len(texts))))

@@ -107,6 +107,7 @@ class Coefficients(NamedTuple):
     bias: Float[Tensor, " n_labels"]
     factors: Float[Tensor, "texts n_labels"] = torch.zeros(0, 0)  # weights = transposed rows @ factors; not stored
     is_complete: bool = True  # False if the fit ran out of time
+    n_iterations: int = 0  # number of iterations of the fit
 
     def logits(self, rows: SparseRows) -> Float[Tensor, "texts n_labels"]:
         """Return the logits of each row."""
@@ -142,7 +143,7 @@ def fit_coefficients(
     factors, bias = start or (torch.zeros(rows.n_rows, n_labels), torch.zeros(n_labels))
     point = objective.vector(factors, bias)
     updates: _Updates = deque(maxlen=max(1, min(MOST_UPDATES, MOST_HISTORY // (4 * n * n_labels))))
-    is_complete, (loss, gradient) = True, objective.evaluate(point)
+    is_complete, n_iterations, (loss, gradient) = True, 0, objective.evaluate(point)
     iterations = int(min(MOST_ITERATIONS, MOST_WORK / (4.0 * max(1, len(rows.columns)) * n_labels)))
     for number in range(max(FEWEST_ITERATIONS, iterations)):
         if _dot(gradient, gradient) / (2 * objective.decay) <= TOLERANCE * loss:
@@ -155,12 +156,12 @@ def fit_coefficients(
         if slope >= 0:  # rounding errors prevent any progress
             break
         point += step.mul_(objective.line_search(point, step, slope))
-        previous, (loss, gradient) = gradient, objective.evaluate(point)
+        previous, (loss, gradient), n_iterations = gradient, objective.evaluate(point), number + 1
         change = gradient - previous
         if _dot(step, change) > 0:
             updates.append((step, change))
     factors, bias = point[0, :-1], point[0, -1]
-    return Coefficients(objective.transposed.dot(factors), bias.clone(), factors, is_complete)
+    return Coefficients(objective.transposed.dot(factors), bias.clone(), factors, is_complete, n_iterations)
 
 
 class _Objective(NamedTuple):
