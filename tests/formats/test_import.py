@@ -1146,6 +1146,14 @@ def test_imported_writer_answers_with_its_chat_template(llama: Path, tmp_path: P
     assert ours.answer(CONVERSATION, max_new_tokens=4).tokens
 
 
+def test_template_gets_the_unknown_token_if_it_uses_it(llama: Path) -> None:
+    names = {"unk_token": "</s>", "pad_token": "<s>"}
+    edit(llama / "tokenizer_config.json", chat_template="{{ unk_token }}" + CHATML, **names)
+    settings = read_huggingface(llama).chat
+    assert settings is not None
+    assert (settings.unk_token, settings.pad_token) == ("</s>", "")
+
+
 def test_template_that_reads_the_first_message_answers_in_a_chat(llama: Path, tmp_path: Path, capsys) -> None:
     first = "{% if messages[0].role == 'system' %}{{ messages[0].content }}{% endif %}"  # as in Qwen2.5 and Llama 3.1
     edit(llama / "tokenizer_config.json", chat_template=first + CHATML)

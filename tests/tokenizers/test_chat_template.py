@@ -7,9 +7,10 @@ import transformers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as LibraryTokenizer
 
+from penwright.config import ChatSettings
 from penwright.errors import PenwrightError
 from penwright.tokenizers import chat_template
-from penwright.tokenizers.chat_template import PLAIN, ChatTemplate, Message, encode_pieces
+from penwright.tokenizers.chat_template import PLAIN, ChatTemplate, Message, encode_pieces, template_of
 from penwright.tokenizers.foreign import ForeignTokenizer
 from penwright.tokenizers.markup import Markup
 from penwright.tokenizers.training import train_tokenizer
@@ -95,6 +96,16 @@ def test_rendered_template_equals_that_of_transformers(source: str, n: int) -> N
     text = reference.apply_chat_template(messages, chat_template=source, tokenize=False, add_generation_prompt=True)
     turns, rest = ChatTemplate(source, "<s>", end).turns(MESSAGES[:n])
     assert "".join([piece for turn in turns for piece in (*turn.prompt, turn.answer, end)] + [*rest]) == text
+
+
+@pytest.mark.parametrize("given", [{}, {"unk_token": "<unk>", "pad_token": "<pad>"}])
+def test_templates_read_the_unknown_and_the_padding_token(given: dict[str, str]) -> None:
+    source = f"{{{{ unk_token }}}}{{% if pad_token is defined %}}{{{{ pad_token }}}}{{% endif %}}{CHATML}"
+    reference = transformers.PreTrainedTokenizerFast(tokenizer_object=LibraryTokenizer(models.BPE()), **given)
+    messages = [each._asdict() for each in MESSAGES[:1]]
+    text = reference.apply_chat_template(messages, chat_template=source, tokenize=False, add_generation_prompt=True)
+    template = template_of(ChatSettings(template=source, **given))
+    assert "".join(template.turns(MESSAGES[:1])[1]) == text
 
 
 @pytest.mark.parametrize("source", [LLAMA_2, LLAMA_3, GEMMA, MISTRAL, DATED, WITHOUT_TOOLS])

@@ -125,6 +125,8 @@ class ChatSettings(Settings):
     template: Annotated[str, Field(max_length=100_000)]  # Jinja template that turns messages into one text
     bos_token: str = ""  # value of the template variable bos_token
     eos_token: str = ""  # value of the template variable eos_token
+    unk_token: str = ""  # value of the template variable unk_token; "": the variable is undefined
+    pad_token: str = ""  # value of the template variable pad_token; "": the variable is undefined
     end_of_turn: str = ""  # special token that ends an answer; "" means eos_token
 
 
@@ -267,9 +269,7 @@ class Recipe(Settings):
         if self.finetuning and self.finetuning.base_weight and (self.lora or self.training.ema_decay):
             raise ValueError("[finetuning] base_weight cannot be combined with [lora] or with [training] ema_decay")
         if self.lora and not self.finetuning:
-            raise ValueError(
-                "[lora] needs [finetuning]: an adapter changes a trained model. Name the model with --from RUN"
-            )
+            raise ValueError("[lora] needs [finetuning]: an adapter changes a trained model. Name it with --from RUN")
         return self
 
     def _check_task(self) -> None:

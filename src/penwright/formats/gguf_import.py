@@ -159,7 +159,8 @@ def _read(path: Path) -> Pretrained:
     weights = _weights(file, outlined(outline, len(file.stored)))
     outline = fit_vocabulary(outline, weights, tokenizer)
     licence, notes = file.metadata.get("general.license"), list[str]()
-    bos, eos = (special_piece(file.metadata, role) for role in ("bos", "eos"))
+    roles = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}  # with their names in GGUF
+    special = {role: special_piece(file.metadata, name) for role, name in roles.items()}
     return Pretrained(
         outline=outline,
         weights=weights,
@@ -167,7 +168,7 @@ def _read(path: Path) -> Pretrained:
         files=[path],
         architecture=name,
         licence=None if licence is None else str(licence),
-        chat=read_chat(file.metadata.get(CHAT_TEMPLATE), bos, eos, tokenizer, notes),
+        chat=read_chat(file.metadata.get(CHAT_TEMPLATE), special, tokenizer, notes),
         notes=notes,
     )
 

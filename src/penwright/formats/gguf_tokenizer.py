@@ -146,8 +146,8 @@ def _token(metadata: Mapping[str, Any], role: str, default: int | None = None) -
 
 def special_piece(metadata: Mapping[str, Any], role: str) -> str:
     """Return the text of the special token with this role, such as bos; "" if there is none."""
-    token = metadata.get(f"{KEY}{role}_token_id")
-    return "" if token is None else str(metadata[f"{KEY}tokens"][token])
+    token, pieces = metadata.get(f"{KEY}{role}_token_id"), metadata[f"{KEY}tokens"]
+    return str(pieces[token]) if isinstance(token, int) and 0 <= token < len(pieces) else ""
 
 
 def words_of(tokenizer: Tokenizer) -> str | None:

@@ -261,7 +261,7 @@ def _read(folder: Path, languages: Languages | None, *, pairs: bool) -> Pretrain
     if pairs:
         outline = outline._replace(settings=outline.settings.model_copy(update={"text_pairs": True}))
     names = [name for name in ("config.json", *TOKENIZER_FILES) if (folder / name).is_file()]
-    special = special_names(folder)
+    special = special_names(folder) | {"eos": tokenizer.pieces[tokenizer.end_id]}
     if outline.n_labels == 1:
         notes += activation_notes(config)
     if outline.n_labels == 1 and not outline.settings.text_pairs:
@@ -276,7 +276,7 @@ def _read(folder: Path, languages: Languages | None, *, pairs: bool) -> Pretrain
         licence=licence_of(folder),
         labels=labels_in(config) if outline.n_labels else (),
         languages=languages or _languages_of(folder),
-        chat=read_chat(template, special.get("bos", ""), tokenizer.pieces[tokenizer.end_id], tokenizer, notes),
+        chat=read_chat(template, special, tokenizer, notes),
         decoding=read_decoding(decoding_in(generation, architecture.task), notes),
         notes=notes,
     )

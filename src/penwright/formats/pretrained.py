@@ -115,17 +115,16 @@ def listed(names: Iterable[object]) -> str:
     return shown if len(words) <= 8 else f"{shown} and {len(words) - 8} more"
 
 
-def read_chat(
-    template: Any, bos_token: str, eos_token: str, tokenizer: Tokenizer, notes: list[str]
-) -> ChatSettings | None:
+def read_chat(template: Any, special: Mapping[str, str], tokenizer: Tokenizer, notes: list[str]) -> ChatSettings | None:
     """Return the settings of a model's chat template, or None.
 
     The template is tried on one message, in a sandbox. If it is too long, fails, or changes the message, append the
-    reason to `notes` and return None.
+    reason to `notes` and return None. `special` has the special tokens by role, such as bos.
     """
     if template is None:
         return None
-    given = {"template": template, "bos_token": bos_token, "eos_token": eos_token}
+    roles = ["bos", "eos", *(role for role in ("unk", "pad") if f"{role}_token" in str(template))]
+    given = {"template": template, **{f"{role}_token": special.get(role, "") for role in roles}}
     try:
         settings = validate(ChatSettings, given, "the chat template")
         template_of(settings).check()
@@ -133,7 +132,7 @@ def read_chat(
     except PenwrightError as error:
         notes.append(f"the chat template is left out, so the model cannot chat: {error}")
         return None
-    return settings if end in ("", eos_token) else settings.model_copy(update={"end_of_turn": end})
+    return settings if end in ("", settings.eos_token) else settings.model_copy(update={"end_of_turn": end})
 
 
 def read_decoding(settings: Table, notes: list[str]) -> Table:

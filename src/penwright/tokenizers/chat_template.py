@@ -59,6 +59,8 @@ class ChatTemplate:
     start_token: str = ""  # text that the template calls bos_token
     end_token: str = ""  # text that the template calls eos_token
     end_of_turn: str = ""  # special token that ends an answer; "": the end token of the tokenizer
+    unknown_token: str = ""  # text that the template calls unk_token; "": the variable is undefined
+    pad_token: str = ""  # text that the template calls pad_token; "": the variable is undefined
 
     def turns(self, messages: Sequence[Message]) -> tuple[list[Turn], tuple[str, ...]]:
         """Return the turns of a conversation, and the text after the last answer, in pieces.
@@ -169,7 +171,9 @@ def _answer(template: ChatTemplate, messages: tuple[Message, ...]) -> dict[str, 
     from penwright.tokenizers import chat_worker  # noqa: PLC0415 - few runs need it
 
     given = [each._asdict() for each in messages]
+    others = {"unk_token": template.unknown_token, "pad_token": template.pad_token}
     tokens = {"bos_token": template.start_token, "eos_token": template.end_token}
+    tokens |= {name: token for name, token in others.items() if token}
     if template.source == PLAIN:
         return {"text": chat_worker.render(PLAIN, given, tokens)}
     request = json.dumps({"source": template.source, "messages": given, "tokens": tokens})
@@ -189,7 +193,14 @@ def template_of(settings: ChatSettings | None) -> ChatTemplate:
     """Return the chat template of a model, or the plain template if it has none."""
     if settings is None:
         return PLAIN_TEMPLATE
-    return ChatTemplate(settings.template, settings.bos_token, settings.eos_token, settings.end_of_turn)
+    return ChatTemplate(
+        settings.template,
+        settings.bos_token,
+        settings.eos_token,
+        settings.end_of_turn,
+        settings.unk_token,
+        settings.pad_token,
+    )
 
 
 def encode_pieces(tokenizer: Tokenizer, pieces: Sequence[str]) -> list[int]:
