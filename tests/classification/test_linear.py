@@ -16,6 +16,7 @@ from penwright.classification.fitting import NgramRows
 from penwright.classification.linear import LinearClassifier, out_of_fold
 from penwright.classification.ngrams import WORD_BIT, NgramVectorizer, count_ngrams
 from penwright.classification.solver import Coefficients, SparseRows, Targets, fit_coefficients
+from penwright.devices import with_threads
 from penwright.errors import PenwrightError
 
 WORDS = {0: "dull bad poor weak", 1: "fine good great strong"}
@@ -58,6 +59,25 @@ def test_coefficients_minimize_the_penalized_loss() -> None:
     optimizer.step(closure)  # type: ignore[arg-type]
     least = float(loss(weights, bias).detach())
     assert least <= float(loss(*(part.double() for part in found[:2]))) <= (1 + solver.TOLERANCE) * least
+
+
+def test_small_fit_uses_one_thread_and_equals_other_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts, labels = make_texts(30, noise=4)
+    vectorizer, ngrams = linear._vectorize(texts, 2)
+    evaluate, n_threads, found = solver._Objective.evaluate, set[int](), []
+
+    def spy(own: solver._Objective, point: torch.Tensor) -> tuple[float, torch.Tensor]:
+        n_threads.add(torch.get_num_threads())
+        return evaluate(own, point)
+
+    monkeypatch.setattr(solver._Objective, "evaluate", spy)
+    for most, expected in ((solver.FEW_PRODUCTS, 1), (0, 2)):
+        monkeypatch.setattr(solver, "FEW_PRODUCTS", most)
+        with with_threads(2):
+            found.append(fit_coefficients(ngrams.rows, labels, 2, len(vectorizer.keys), 10.0).weights)
+            assert n_threads == {expected} and torch.get_num_threads() == 2
+        n_threads.clear()
+    assert torch.equal(*found)
 
 
 def test_fit_does_not_depend_on_its_start_or_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:

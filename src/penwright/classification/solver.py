@@ -17,11 +17,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from penwright.config import ProblemType
+from penwright.devices import with_threads
 
 MOST_WORK = 2e11  # maximum number of multiplications per fit; limits the number of iterations
 MOST_ITERATIONS, FEWEST_ITERATIONS = 100, 5
 MOST_HISTORY, MOST_UPDATES = 1 << 26, 10  # maximum number of values, and of past updates, that L-BFGS remembers
 TOLERANCE = 0.05  # a fit ends when its objective is at most this fraction above the minimum
+FEW_PRODUCTS = 1_000_000  # a fit with fewer products (entries x labels) runs faster on one thread
 MOST_PRODUCTS = 1 << 23  # maximum number of n-gram weights to compute at a time
 SLOPE, MOST_TRIALS = 0.1, 10  # a line search ends at this fraction of the initial slope, or after this many trials
 LONGER, NARROWER = 4.0, 0.1  # a trial step is this many times longer, or at least this fraction inside the bracket
@@ -138,30 +140,32 @@ def fit_coefficients(
 
     `start` holds the factors and the bias of a similar fit. If time runs out at `until`, the fit ends early.
     """
-    n = max(1, rows.n_rows)
-    objective = _Objective(rows, rows.transpose(n_ngrams), labels, problem, 1 / (strength * n))
-    factors, bias = start or (torch.zeros(rows.n_rows, n_labels), torch.zeros(n_labels))
-    point = objective.vector(factors, bias)
-    updates: _Updates = deque(maxlen=max(1, min(MOST_UPDATES, MOST_HISTORY // (4 * n * n_labels))))
-    is_complete, n_iterations, (loss, gradient) = True, 0, objective.evaluate(point)
-    iterations = int(min(MOST_ITERATIONS, MOST_WORK / (4.0 * max(1, len(rows.columns)) * n_labels)))
-    for number in range(max(FEWEST_ITERATIONS, iterations)):
-        if _dot(gradient, gradient) / (2 * objective.decay) <= TOLERANCE * loss:
-            break
-        if number >= FEWEST_ITERATIONS and monotonic() > until:
-            is_complete = False
-            break
-        step = _direction(gradient, updates)
-        slope = _dot(gradient, step)
-        if slope >= 0:  # rounding errors prevent any progress
-            break
-        point += step.mul_(objective.line_search(point, step, slope))
-        previous, (loss, gradient), n_iterations = gradient, objective.evaluate(point), number + 1
-        change = gradient - previous
-        if _dot(step, change) > 0:
-            updates.append((step, change))
-    factors, bias = point[0, :-1], point[0, -1]
-    return Coefficients(objective.transposed.dot(factors), bias.clone(), factors, is_complete, n_iterations)
+    few = len(rows.columns) * n_labels < FEW_PRODUCTS
+    with with_threads(1 if few else torch.get_num_threads()):
+        n = max(1, rows.n_rows)
+        objective = _Objective(rows, rows.transpose(n_ngrams), labels, problem, 1 / (strength * n))
+        factors, bias = start or (torch.zeros(rows.n_rows, n_labels), torch.zeros(n_labels))
+        point = objective.vector(factors, bias)
+        updates: _Updates = deque(maxlen=max(1, min(MOST_UPDATES, MOST_HISTORY // (4 * n * n_labels))))
+        is_complete, n_iterations, (loss, gradient) = True, 0, objective.evaluate(point)
+        iterations = int(min(MOST_ITERATIONS, MOST_WORK / (4.0 * max(1, len(rows.columns)) * n_labels)))
+        for number in range(max(FEWEST_ITERATIONS, iterations)):
+            if _dot(gradient, gradient) / (2 * objective.decay) <= TOLERANCE * loss:
+                break
+            if number >= FEWEST_ITERATIONS and monotonic() > until:
+                is_complete = False
+                break
+            step = _direction(gradient, updates)
+            slope = _dot(gradient, step)
+            if slope >= 0:  # rounding errors prevent any progress
+                break
+            point += step.mul_(objective.line_search(point, step, slope))
+            previous, (loss, gradient), n_iterations = gradient, objective.evaluate(point), number + 1
+            change = gradient - previous
+            if _dot(step, change) > 0:
+                updates.append((step, change))
+        factors, bias = point[0, :-1], point[0, -1]
+        return Coefficients(objective.transposed.dot(factors), bias.clone(), factors, is_complete, n_iterations)
 
 
 class _Objective(NamedTuple):
