@@ -53,13 +53,10 @@ def open_corpus_of(opened_run: OpenedRun, paths: Sequence[str] = ()) -> AnyCorpu
         return parts.open_evaluation(paths, reading)
     if corpus_record(opened_run.run).is_untrained:
         raise UsageError(f"{opened_run.run.folder} was imported, so it has no held-out text. Name files to use instead")
-    if missing := [
-        path for path in recipe.data.train if not (is_hub(path) or is_pattern(path) or os.path.exists(path))
-    ]:
-        raise PenwrightError(
-            f"the text that {opened_run.run.folder} was trained on is needed, but {missing[0]} does not exist. Put it "
-            "back, or name files to use instead"
-        )
+    files = [path for path in recipe.data.train if not (is_hub(path) or is_pattern(path))]
+    if missing := [path for path in files if not os.path.exists(path)]:
+        needed = f"the text that {opened_run.run.folder} was trained on is needed, but {missing[0]} does not exist"
+        raise PenwrightError(f"{needed}. Put it back, or name files to use instead")
     corpus = parts.open_corpus(recipe.data.train, reading)
     require_unchanged(opened_run.run, corpus, "Restore the original data, or name different files to evaluate on.")
     return corpus
@@ -180,10 +177,7 @@ def evaluate(
 
 
 def _repeated_texts(original: OpenedRun, corpus: AnyCorpus) -> Iterator[str]:
-    """Yield a note if evaluated texts also occur in the data of the run.
-
-    Only texts with labels are compared singly, unless the data of the run is missing. Otherwise, files are compared.
-    """
+    """Yield a note if evaluated texts also occur in the data of the run: labelled texts, or whole files of other texts."""
     recipe = with_resolved_paths(original.run, original.recipe)
     suspicion = "in the data of the run, so the scores may be too optimistic"
     if recipe.task != "classify":
