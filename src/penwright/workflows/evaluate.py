@@ -177,7 +177,7 @@ def evaluate(
 
 
 def _repeated_texts(original: OpenedRun, corpus: AnyCorpus) -> Iterator[str]:
-    """Yield a note if evaluated texts also occur in the data of the run: labelled texts, or whole files of other texts."""
+    """Yield a note if evaluated texts also occur in the data of the run: labelled texts, or whole files of others."""
     recipe = with_resolved_paths(original.run, original.recipe)
     suspicion = "in the data of the run, so the scores may be too optimistic"
     if recipe.task != "classify":
