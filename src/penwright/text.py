@@ -3,6 +3,7 @@
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from decimal import Decimal
 from itertools import accumulate, islice, pairwise
 from typing import NamedTuple
 from unicodedata import category, east_asian_width
@@ -192,3 +193,8 @@ def duration(seconds: float) -> str:
 def rounded(value: float) -> str:
     """Round to two significant digits, or to an integer if the number is large: 0.28, 5.3, 532."""
     return f"{value:.2g}" if value < 99.5 else f"{value:,.0f}"
+
+
+def significant(value: float) -> str:
+    """Format a number with six significant digits, and without an exponent: 3.14159, 248124, 0.00001."""
+    return f"{Decimal(f'{value:.6g}'):f}"

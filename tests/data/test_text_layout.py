@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penwright.text import display_width, gap_between, wrap
+from penwright.text import display_width, gap_between, significant, wrap
 
 
 @pytest.mark.parametrize(("text", "width"), [("abc", 3), ("你好", 4), ("한국", 4), ("e\u0301", 1), ("בְּ", 1), ("", 0)])
@@ -36,3 +36,11 @@ def test_wrapped_lines_fit_and_never_start_with_a_full_stop():
 )
 def test_gap_between_sentences_follows_their_script(before, gap, after, source, found):
     assert gap_between(before, gap, after, source) == found
+
+
+@pytest.mark.parametrize(
+    ("number", "printed"),
+    [(248123.7, "248124"), (2.5e9, "2500000000"), (-3.14159265, "-3.14159"), (0.00001, "0.00001"), (3.0, "3")],
+)
+def test_numbers_are_printed_without_an_exponent(number: float, printed: str) -> None:
+    assert significant(number) == printed

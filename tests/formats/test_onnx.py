@@ -24,7 +24,7 @@ from penwright.formats.export import ModelMetadata
 from penwright.formats.onnx import _Mixture
 from penwright.formats.tokenizer_files import wordpiece
 from penwright.model import make_model
-from penwright.text import BETWEEN_TEXTS
+from penwright.text import BETWEEN_TEXTS, significant
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.checks import FOREIGN
 from penwright.tokenizers.foreign import ForeignTokenizer
@@ -219,5 +219,7 @@ def test_exported_script_runs_alone(exported) -> None:
     environment = {"PYTHONIOENCODING": "ascii"}  # as with a locale that cannot print the text
     done = subprocess.run(command, input=f"{text}\n".encode(), capture_output=True, check=True, env=environment)
     (result,) = classifier.classify([text])
-    found = [f"{result.score:.4g}"] if result.score is not None else ["|".join(result.labels or [str(result.label)])]
+    found = (
+        [significant(result.score)] if result.score is not None else ["|".join(result.labels or [str(result.label)])]
+    )
     assert done.stdout.decode().startswith("\t".join(found)) and done.stdout.decode().endswith(f"\t{text}\n")

@@ -20,7 +20,7 @@ from penwright.decoding.windows import n_windows, read_windows, split
 from penwright.errors import PenwrightError, PenwrightWarning, UsageError
 from penwright.model.size import described
 from penwright.model.transformer import EncoderOnly
-from penwright.text import BETWEEN_TEXTS, noted
+from penwright.text import BETWEEN_TEXTS, noted, significant
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.markup import cut_pair, encode_text
 from penwright.tokenizers.tokenizer import unknown_warnings
@@ -44,7 +44,7 @@ class Classification:
 
     def __repr__(self) -> str:
         if self.score is not None:
-            return f"<Classification {self.score:.4g}{noted(self.warnings)}>"
+            return f"<Classification {significant(self.score)}{noted(self.warnings)}>"
         if self.labels is not None:
             return f"<Classification {list(self.labels)}{noted(self.warnings)}>"
         confidence = f" ({self.scores[self.label]:.1%})" if self.label is not None else ""

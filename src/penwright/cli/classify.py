@@ -14,13 +14,13 @@ import typer
 
 from penwright.cli.options import Device, Json, RunFolder, Texts, given_texts, lines_of, print_json, read_text, warn
 from penwright.errors import PenwrightError, UsageError
+from penwright.text import significant
 
 if TYPE_CHECKING:
     from penwright.classification.classifier import Classification
 
 DELIMITERS = ",;\t|"
 OFFICE = (b"PK", b"\xd0\xcf\x11\xe0")  # first bytes of Office documents, new and old
-PARQUET = b"PAR1"  # first bytes of Parquet files
 JSON = re.compile(r'\s*(\[\s*)?\{\s*"')  # start of a JSON object, or of a list of objects
 SAVE = "Save the table as .csv, .xlsx or .ods"
 SAMPLE = 100  # number of rows to read to decide whether the first row is a header
@@ -139,10 +139,7 @@ class _Choice(NamedTuple):
 
 
 def _sheet(path: str) -> list[list[str]] | None:
-    """Return the rows of a spreadsheet, or None for plain text.
-
-    Raises PenwrightError for Parquet files and other Office documents.
-    """
+    """Return the rows of a spreadsheet, or None for plain text. Raises PenwrightError for other binary formats."""
     from penwright.data.files import format_of
     from penwright.data.readers.spreadsheets import read_sheet
     from penwright.data.readers.tables import SHEETS
@@ -151,7 +148,7 @@ def _sheet(path: str) -> list[list[str]] | None:
         return None  # a pipe, or a problem that read_text() reports
     with Path(path).open("rb") as file:
         head = file.read(4)
-    if head == PARQUET:
+    if head == b"PAR1":
         raise PenwrightError(f"{path} is a Parquet file, which --csv does not read. {SAVE}")
     kind = format_of(Path(path), path) if head.startswith(OFFICE) else None
     if kind is not None and kind.name not in SHEETS:
@@ -199,7 +196,7 @@ def _cells(result: "Classification", top: int) -> list[str]:
     If `top` is 1, the labels from a multi-label model share one cell, and so do their probabilities.
     """
     if result.score is not None:
-        return [f"{result.score:.4g}"]
+        return [significant(result.score)]
     if result.labels is not None and top == 1:
         probabilities = [f"{result.scores[label]:.3f}" for label in result.labels]
         return [BETWEEN_LABELS.join(result.labels), BETWEEN_LABELS.join(probabilities)]

@@ -13,7 +13,7 @@ import typer
 from penwright.cli.decoding_options import given_settings, with_settings
 from penwright.cli.options import Device, InPrecision, Json, OwnFiles, RunFolder, print_json, read_text, warn
 from penwright.errors import PenwrightError, UsageError
-from penwright.text import count
+from penwright.text import count, significant
 
 if TYPE_CHECKING:
     from penwright.evaluation.novelty import Novelty, NoveltyReport
@@ -113,7 +113,8 @@ def report_lines(report: "LabelReport | ErrorReport") -> Iterator[str]:
     if isinstance(report, ErrorReport):
         yield from ("", "largest errors:", "error\tpredicted\tscore\ttext")
         for error in report.errors:
-            yield f"{error.error:+.4g}\t{error.predicted:.4g}\t{error.score:.4g}\t{_shortened(error.text)}"
+            numbers = "\t".join(map(significant, (error.error, error.predicted, error.score)))
+            yield f"{'+' * (error.error >= 0)}{numbers}\t{_shortened(error.text)}"
         return
     has_thresholds = any(each.threshold is not None for each in report.labels)
     yield from ("", "label\tprecision\trecall\tF1\ttexts" + "\tthreshold" * has_thresholds)

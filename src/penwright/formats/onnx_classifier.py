@@ -7,6 +7,7 @@ In a shell: `python classify.py "a text" "another text"`, or one text per line o
 import json
 import sys
 from collections.abc import Sequence
+from decimal import Decimal
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
@@ -142,7 +143,7 @@ def main() -> None:
     for text, result in zip(texts, OnnxClassifier().classify(texts), strict=True):
         labels = result.get("labels", [result["label"]] if result["label"] is not None else [])
         cells = ["|".join(labels), "|".join(f"{result['scores'][label]:.3f}" for label in labels)]
-        cells = [f"{result['score']:.4g}"] if "score" in result else cells
+        cells = [format(Decimal(format(result["score"], ".6g")), "f")] if "score" in result else cells
         sys.stdout.write("\t".join([*cells, text]) + "\n")
 
 

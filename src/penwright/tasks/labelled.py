@@ -22,7 +22,7 @@ from penwright.errors import PenwrightError
 from penwright.evaluation.scores import Sample
 from penwright.model.transformer import EncoderOnly
 from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
-from penwright.text import BETWEEN_TEXTS, count
+from penwright.text import BETWEEN_TEXTS, count, significant
 
 SHOWN = 10  # maximum number of labels in an error message
 MOST_EVALUATED = 10_000  # maximum number of texts in a quick evaluation
@@ -250,5 +250,5 @@ def sample(context: RunContext) -> Sequence[Sample]:
 
 def _written(result: Classification) -> str:
     if result.score is not None:
-        return f"{result.score:.4g}"
+        return significant(result.score)
     return (result.label or "") if result.labels is None else ", ".join(result.labels) or "(no label)"
