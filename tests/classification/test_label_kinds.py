@@ -289,6 +289,9 @@ def test_multi_label_classification_by_command(penwright: Command, tmp_path: Pat
     right = [set(row[1].split(",")) == set(row[2].split("|")) for row in rows[1:]]
     assert sum(right) > 0.9 * len(right)
     assert penwright("classify", run, "gun", "--positive", "war").returncode == 2
+    cells = penwright("classify", run, "gun", "--top", 3, "--threshold", 0.5).stdout.split("\t")[:-1]
+    labels, probabilities = cells[::2], [float(cell) for cell in cells[1::2]]
+    assert len(labels) == 3 and all(bool(label) == (p >= 0.5) for label, p in zip(labels, probabilities, strict=True))
     report = json.loads(penwright("evaluate", run, "--json").stdout)
     assert report[0]["note"].endswith("thresholds tuned on these texts")
     assert "240 of 240 texts also occur in the data of the run" in penwright("evaluate", run, path).stderr

@@ -312,6 +312,25 @@ def test_check_labels_refuses_a_writer(penwright: Command, runs: Path) -> None:
     assert done.returncode == 2 and "not a classifier" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("command", "options", "message"),
+    [
+        ("classify", ["--text", "text", "a fine film"], "--text names a column of the table of --csv"),
+        ("evaluate", ["--output", "x.txt"], "is not a translator. Leave out --output"),
+        ("evaluate", ["--beam", "3"], "is not a translator. Leave out --beam"),
+        ("evaluate", ["--check-labels", "--output", "x.txt"], "--output has no effect with --check-labels"),
+        ("evaluate", ["--check-labels", "--set", "data.label=x"], "--set has no effect with --check-labels"),
+        ("evaluate", ["--check-labels", "--precision", "float32"], "--precision has no effect with --check-labels"),
+        ("evaluate", ["--check-labels", "--beam", "3"], "--beam has no effect with --check-labels"),
+    ],
+)
+def test_options_without_effect_are_refused(
+    penwright: Command, runs: Path, command: str, options: list[str], message: str
+) -> None:
+    done = penwright(command, runs / "classifier", *options)
+    assert done.returncode == 2 and message in done.stderr and not done.stdout
+
+
 def test_threshold_applies_to_the_positive_label(penwright: Command, runs: Path) -> None:
     texts = [f"a {word} film number {n}" for n in range(5) for word in ("fine", "dull")]
     for threshold, labels in ((0, {"bad"}), (1, {"good"})):

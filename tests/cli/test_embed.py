@@ -151,6 +151,7 @@ def test_search_compares_the_lines_with_each_other(penwright: Command, runs: Pat
     [
         (["query", "--duplicates"], "exactly one of these"),
         ([], "exactly one of these"),
+        (["query", "--similarity", "0.99"], "--similarity has no effect without --duplicates"),
         (["--clusters", "x"], "--clusters x is not a number"),
         (["--clusters", "99"], "Choose a number from 2 to 30"),
         (["--duplicates"], "only 9 different texts"),

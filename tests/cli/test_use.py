@@ -98,9 +98,8 @@ def test_wrong_kind_of_run_names_the_right_command(
 
 @pytest.mark.parametrize("name", ["writer", "translator", "classifier"])
 def test_evaluate_reproduces_the_best_score_of_training(penwright: Command, runs: Path, name: str) -> None:
-    scores = {
-        s["name"]: s["value"] for s in json.loads(penwright("evaluate", runs / name, "--beam", 1, "--json").stdout)
-    }
+    beam = ["--beam", 1] if name == "translator" else []
+    scores = {s["name"]: s["value"] for s in json.loads(penwright("evaluate", runs / name, *beam, "--json").stdout)}
     metrics = [json.loads(line) for line in (runs / name / "metrics.jsonl").read_text().strip().split("\n")]
     expected = next(record for record in metrics if record["step"] == Run(runs / name).checkpoints.best_step())
     for score, value in scores.items():

@@ -45,6 +45,12 @@ PositiveLabel = Annotated[
         metavar="LABEL",
     ),
 ]
+TextColumns = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="With --csv: name or number of the text column. Repeatable. Default: as in training.", metavar="COLUMN"
+    ),
+]
 
 
 def command(
@@ -60,13 +66,7 @@ def command(
             "predictions as new columns."
         ),
     ] = None,
-    text: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="With --csv: name or number of the text column. Repeatable. Default: as in training.",
-            metavar="COLUMN",
-        ),
-    ] = None,
+    text: TextColumns = None,
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
@@ -79,9 +79,13 @@ def command(
     from penwright.workflows.load import load_classifier
 
     if csv is not None:
-        _require_table_alone(texts, json)
+        if texts or json:
+            problem = "give texts or --csv, not both" if texts else "--csv prints a table, not JSON. Leave out --json"
+            raise UsageError(problem)
         _classify_table(run, csv, text or [], _Choice(top, threshold, positive), device)
         return
+    if text:
+        raise UsageError("--text names a column of the table of --csv. Give texts without --text")
     classifier, choice = load_classifier(run, device), _Choice(top, threshold, positive)
     choice.check(classifier.labels, classifier.problem)
     sources = given_texts(texts)
@@ -93,7 +97,7 @@ def command(
             continue
         for warning in result.warnings:
             warn(f"text {number}: {warning}" if len(sources) > 1 else warning)
-        print("\t".join([*_cells(result, top), source]))
+        print("\t".join([*_cells(result, choice), source]))
 
 
 class _Choice(NamedTuple):
@@ -156,13 +160,6 @@ def _sheet(path: str) -> list[list[str]] | None:
     return read_sheet(Path(path), kind.name) if kind else None
 
 
-def _require_table_alone(texts: Sequence[str] | None, json: bool) -> None:
-    if texts:
-        raise UsageError("give texts or --csv, not both")
-    if json:
-        raise UsageError("--csv prints a table, not JSON. Leave out --json")
-
-
 def _classify_table(run: Path, path: str, names: Sequence[str], choice: "_Choice", device: str) -> None:
     """Print the table with new columns: `predicted`, `probability` and, with --top, `predicted_2` and so on.
 
@@ -186,22 +183,25 @@ def _classify_table(run: Path, path: str, names: Sequence[str], choice: "_Choice
     suffixes = ["", *(f"_{place}" for place in range(2, top + 1))]
     columns = [f"{name}{suffix}" for suffix in suffixes for name in ("predicted", "probability")]
     columns = columns[:1] if classifier.problem == "regression" else columns
-    cells = [_cells(result, top) for result in results]
+    cells = [_cells(result, choice) for result in results]
     table.write(columns, [[row[place] for row in cells] for place in range(len(columns))])
 
 
-def _cells(result: "Classification", top: int) -> list[str]:
+def _cells(result: "Classification", choice: _Choice) -> list[str]:
     """Return the new cells of a row: the `top` most likely labels with their probabilities; "" for a missing label.
 
     If `top` is 1, the labels from a multi-label model share one cell, and so do their probabilities.
     """
+    top, threshold = choice.top, choice.threshold or 0.0
     if result.score is not None:
         return [significant(result.score)]
     if result.labels is not None and top == 1:
         probabilities = [f"{result.scores[label]:.3f}" for label in result.labels]
         return [BETWEEN_LABELS.join(result.labels), BETWEEN_LABELS.join(probabilities)]
     cells = [(label, f"{probability:.3f}") for label, probability in islice(result.scores.items(), top)]
-    if cells and result.label is None and result.labels is None:
+    if result.labels is not None:
+        cells = [(label if result.scores[label] >= threshold else "", probability) for label, probability in cells]
+    elif cells and result.label is None:
         cells[0] = ("", cells[0][1])
     cells += [("", "")] * (top - len(cells))
     return [cell for pair in cells for cell in pair]

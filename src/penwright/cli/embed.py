@@ -14,6 +14,11 @@ if TYPE_CHECKING:
 
     from penwright.workflows.search import Hit
 
+Similarity = Annotated[
+    float | None,
+    typer.Option(help="Minimum similarity of near-duplicates (default: 0.9).", metavar="S", min=0.0, max=1.0),
+]
+
 
 def embed(
     run: RunFolder,
@@ -53,9 +58,7 @@ def search(
     duplicates: Annotated[
         bool, typer.Option("--duplicates", help="Find the lines that are nearly the same as an earlier line.")
     ] = False,
-    similarity: Annotated[
-        float, typer.Option(help="Minimum similarity of near-duplicates.", metavar="S", min=0.0, max=1.0)
-    ] = 0.9,
+    similarity: Similarity = None,
     clusters: Annotated[
         str | None,
         typer.Option(help="Divide the lines into N clusters by topic; `auto` chooses the number.", metavar="N"),
@@ -85,13 +88,15 @@ def search(
 
     if [query is not None, duplicates, clusters is not None].count(True) != 1:
         raise UsageError("search needs exactly one of these: a query, --duplicates, or --clusters")
+    if similarity is not None and not duplicates:
+        raise UsageError("--similarity has no effect without --duplicates")
     n_clusters = _number_of_clusters(clusters)
     index = SearchIndex(run, corpus, lines_of(read_text(corpus)), device, print_message)
     if query is not None:
         for hit in index.search(query, top or 10):
             _print(hit._asdict(), _row(hit), json)
     elif duplicates:
-        pairs = index.near_duplicates(similarity)
+        pairs = index.near_duplicates(0.9 if similarity is None else similarity)
         _print_pairs(pairs[:top], json)
         print_message(f"{count(len(pairs), 'near-duplicate')} in {count(len(index.lines), 'line')}")
     else:

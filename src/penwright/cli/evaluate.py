@@ -52,22 +52,24 @@ def evaluate(
     """
     from penwright.config import merge, parse_override
     from penwright.evaluation.translation import bleu_in_words
+    from penwright.run.folder import Run
     from penwright.streams import print_message
     from penwright.workflows.evaluate import evaluate
     from penwright.workflows.load import kept_precision
 
+    decoding = given_settings(settings)
     if check_labels:
         if data:
             raise UsageError("--check-labels checks the texts that RUN was trained on; leave out DATA")
-        _check_labels(run, json)
+        _check_labels(run, json, {"--output": output, "--set": set_, "--precision": precision, "--beam": decoding})
         return
+    if (output or decoding) and Run.open(run).recipe.task != "translate":
+        raise UsageError(f"{run} is not a translator. Leave out {'--output' if output else '--beam'}")
     changes = merge(*(parse_override(text) for text in set_ or []))
     kept = precision or kept_precision(run, device)
     if kept not in (precision, "float32"):
         warn(f"evaluating in {kept}, the precision for decoding. To evaluate the model as trained: --precision float32")
-    scores = evaluate(
-        run, data or [], changes, device, output=output, precision=kept, say=print_message, **given_settings(settings)
-    )
+    scores = evaluate(run, data or [], changes, device, output=output, precision=kept, say=print_message, **decoding)
     if json:
         print_json([_as_dict(score) for score in scores])
         return
@@ -79,11 +81,14 @@ def evaluate(
         print("\n".join(report_lines(report)))
 
 
-def _check_labels(run: Path, json: bool) -> None:
-    """Print the texts that may have a wrong label, with their files and rows."""
+def _check_labels(run: Path, json: bool, unused: dict[str, object]) -> None:
+    """Print the texts that may have a wrong label, with their files and rows. Refuse the `unused` options."""
     from penwright.streams import print_message
     from penwright.workflows.evaluate import check_labels
 
+    for option, value in unused.items():
+        if value:
+            raise UsageError(f"{option} has no effect with --check-labels, which scores nothing. Leave out {option}")
     mistakes = check_labels(run, print_message)
     if json:
         print_json([each._asdict() for each in mistakes])
