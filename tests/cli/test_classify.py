@@ -292,11 +292,18 @@ def test_held_out_labels_are_checked_too(runs: Path, monkeypatch: pytest.MonkeyP
     opened, words = open_run(runs / "classifier"), list[str]()
     corpus = open_corpus_of(opened)
     monkeypatch.setattr(classification, "DOUBTFUL", 0.0)
-    monkeypatch.setattr(
-        classification, "out_of_fold", lambda texts, *_: torch.tensor([[0.0, -9.0]]).repeat(len(texts), 1)
-    )
+    checked = list[list[str]]()
+
+    def wrong(texts: list[str], *_: object) -> torch.Tensor:
+        checked.append(texts)
+        return torch.tensor([[0.0, -9.0]]).repeat(len(texts), 1)
+
+    monkeypatch.setattr(classification, "out_of_fold", wrong)
     found = check_labels(runs / "classifier", words.append)
-    assert [each.label for each in found] == 60 * ["good"] and words == ["60 doubtful labels in 120 texts"]
+    assert [each.label for each in found] == 60 * ["good"] and words == [
+        "fitting linear classifiers on n-grams to check the labels of 120 texts",
+        "60 doubtful labels in 120 texts",
+    ]
     texts = [example.text for part in (corpus.training, corpus.held_out) for example in part]
     assert all(texts[each.row] == each.text for each in found)
     lines = (Path(corpus.files[0].path)).read_text("utf-8").splitlines()
@@ -305,6 +312,10 @@ def test_held_out_labels_are_checked_too(runs: Path, monkeypatch: pytest.MonkeyP
     assert check_labels(runs / "classifier", words.append)
     sample = re.search(r"in a sample of (\d+) of 120 texts$", words[-1])
     assert sample and 8 <= int(sample[1]) <= 10, "the limit is for both parts together: 20 logits, two for each text"
+    monkeypatch.setattr(linear, "MOST_LOGITS", 1000)
+    monkeypatch.setattr(classification, "MOST_CHECKED", 500)
+    check_labels(runs / "classifier", words.append)
+    assert 300 < len("".join(checked[-1])) < 600 and "in a sample of" in words[-1]
 
 
 def test_check_labels_refuses_a_writer(penwright: Command, runs: Path) -> None:

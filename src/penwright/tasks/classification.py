@@ -43,8 +43,9 @@ from penwright.tasks.labelled import (
     quick_rows,
     true_targets,
 )
-from penwright.tasks.linear import some_texts
+from penwright.tasks.linear import MOST_CHARACTERS, some_texts
 
+MOST_CHECKED = 5_000_000  # maximum number of characters of the texts whose labels are checked
 DOUBTFUL = 0.8  # a label is doubtful if another label has at least this probability
 
 # For each text, the probability of the predicted label, and whether that label is right.
@@ -65,7 +66,8 @@ def doubtful_labels(context: RunContext, corpus: AnyCorpus) -> tuple[list[Mistak
     """
     labels, seed, parts = context.card.labels, context.recipe.seed, (corpus.training, corpus.held_out)
     n = max(1, sum(part.n_characters for part in parts))
-    samples = [some_texts(context, corpus, part, seed, part.n_characters / n) for part in parts]
+    share = (1.0 if n <= MOST_CHECKED else MOST_CHECKED / MOST_CHARACTERS) / n
+    samples = [some_texts(context, corpus, part, seed, share * part.n_characters) for part in parts]
     texts, numbers = [text for each in samples for text in each.texts], torch.cat([each.targets for each in samples])
     places = [(part, row) for part, each in zip(parts, samples, strict=True) for row in each.rows]
     known = [each.groups for each in samples if each.groups is not None]

@@ -13,7 +13,7 @@ import torch
 
 from penwright.application import languages_of
 from penwright.config import Precision, Recipe, Table, merge, validate
-from penwright.data.corpus import Document, Labelled, Roles
+from penwright.data.corpus import Document, Labelled
 from penwright.data.paths import is_pattern, resolve_from
 from penwright.data.readers.hub import is_hub
 from penwright.devices import CPU, usable_device
@@ -48,7 +48,7 @@ def open_corpus_of(opened_run: OpenedRun, paths: Sequence[str] = ()) -> AnyCorpu
     Raises PenwrightError if the run's own data has changed, since the model may have seen texts that are now held out.
     """
     recipe = with_resolved_paths(opened_run.run, opened_run.recipe)
-    parts, reading = TASKS[recipe.task], reading_of(recipe, columns_of_training(opened_run.run))
+    parts, reading = TASKS[recipe.task], reading_of(recipe, corpus_record(opened_run.run).columns)
     if paths:
         return parts.open_evaluation(paths, reading)
     if corpus_record(opened_run.run).is_untrained:
@@ -69,11 +69,6 @@ def evaluation_context(
     recipe, tokenizer, card = opened_run.recipe, opened_run.tokenizer, opened_run.card
     held_out = token_store(recipe.task, corpus, tokenizer, card.labels, held_out=True)
     return RunContext(recipe, corpus, tokenizer, None, held_out, model.to(device), device, card, opened_run.linear())
-
-
-def columns_of_training(run: Run) -> Roles:
-    """Return the columns that a run was trained on, by role. The table is empty for runs that do not record them."""
-    return corpus_record(run).columns
 
 
 def with_resolved_paths(run: Run, recipe: Recipe) -> Recipe:
@@ -210,8 +205,9 @@ def check_labels(folder: Path, say: Say = say_nothing) -> list[Mistake]:
         raise UsageError(f"{folder} is not a classifier with one label for each text, so there are no labels to check")
     corpus = open_corpus_of(opened_run)
     context = evaluation_context(opened_run, corpus, opened_run.model())
-    found, n_checked = classification.doubtful_labels(context, corpus)
     n_texts = len(corpus.training) + len(corpus.held_out)
+    say(f"fitting linear classifiers on n-grams to check the labels of {count(n_texts, 'text')}")
+    found, n_checked = classification.doubtful_labels(context, corpus)
     part = f"a sample of {n_checked:,} of " if n_checked < n_texts else ""
     say(f"{count(len(found), 'doubtful label')} in {part}{count(n_texts, 'text')}")
     return found

@@ -23,7 +23,7 @@ from penwright.tasks import TASKS, AnyCorpus, RunContext, kept_training_tokens, 
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.vocabulary import extended, trimmed
 from penwright.training.auto.planner import FEW_LABELS
-from penwright.workflows.evaluate import columns_of_training, require_unchanged, with_resolved_paths
+from penwright.workflows.evaluate import require_unchanged, with_resolved_paths
 from penwright.workflows.load import HEAD_SETTINGS, OpenedRun, base_weights, open_base, open_run
 
 SAMPLE = 1_000_000  # number of characters of the new text to check against the base model's tokenizer
@@ -252,7 +252,7 @@ def _old_corpus(recipe: Recipe) -> AnyCorpus:
     theirs = with_resolved_paths(base.run, base.recipe)
     advice = "Restore the text, or leave out --keep-old"
     try:
-        corpus = TASKS[theirs.task].open_corpus(theirs.data.train, reading_of(theirs, columns_of_training(base.run)))
+        corpus = TASKS[theirs.task].open_corpus(theirs.data.train, reading_of(theirs, corpus_record(base.run).columns))
     except PenwrightError as error:
         raise PenwrightError(
             f"--keep-old needs the text that {base.run.folder} was trained on: {error}. {advice}"

@@ -28,7 +28,7 @@ from penwright.training.distributed.ranks import join
 from penwright.training.loop import Session
 from penwright.training.observers import Observer, notify
 from penwright.training.trainer import Trainer
-from penwright.workflows.evaluate import columns_of_training, require_unchanged, with_resolved_paths
+from penwright.workflows.evaluate import require_unchanged, with_resolved_paths
 from penwright.workflows.load import require_shapes
 from penwright.workflows.make_trainer import has_extended, make_context, make_trainer
 from penwright.workflows.new_head import fit_head
@@ -127,7 +127,7 @@ def _reopen_text(
 ) -> RunContext:
     """Open the corpus and the tokenizer, and initialize the model. Raise PenwrightError if the text has changed."""
     torch.manual_seed(recipe.seed)
-    corpus = TASKS[recipe.task].open_corpus(recipe.data.train, reading_of(recipe, columns_of_training(run)))
+    corpus = TASKS[recipe.task].open_corpus(recipe.data.train, reading_of(recipe, corpus_record(run).columns))
     advice = "Restore the original data to resume, or train a new run with a different --run."
     require_unchanged(run, corpus, advice)
     tokenizer = Tokenizer.load(run.tokenizer_path)
