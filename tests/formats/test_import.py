@@ -266,6 +266,7 @@ def test_model_larger_than_the_memory_of_the_container_is_not_read(llama: Path, 
     [
         ({"num_hidden_layers": 10**9}, "1,000,000,000 layers"),
         ({"hidden_size": 2**40}, "config.json|cannot be built|memory"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}, "rope_parameters": None}, "rope_type = 'dynamic'"),
         ({"architectures": ["MambaForCausalLM"]}, "MambaForCausalLM"),
         ({"quantization_config": {"quant_method": "awq", "bits": 4}}, "quantization_config .*'awq'"),

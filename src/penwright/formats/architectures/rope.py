@@ -31,7 +31,7 @@ def with_flat_rope(config: Config) -> Config:
 
     Different versions of transformers store these keys in different places. The scaling is converted to our settings.
     """
-    rope = config.get("rope_parameters") or config.get("rope_scaling")
+    rope = config.get("rope_scaling") or config.get("rope_parameters")  # this is the precedence in transformers
     if not isinstance(rope, Mapping):
         return config
     kind = str(rope.get("rope_type", rope.get("type", "default")))

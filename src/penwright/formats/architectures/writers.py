@@ -84,6 +84,7 @@ _LLAMA_BLOCK: Table = {"positions": {"type": "rotary"}, "norm": {"type": "rms"},
 _LLAMA_SUPPORTED: dict[str, tuple[object, ...]] = {
     "hidden_act": ("silu", "swish"),
     "rope_type": ("default", "linear", "llama3", "yarn"),
+    "partial_rotary_factor": (1.0,),
 }
 _LLAMA_DEFAULTS: Config = {
     "num_key_value_heads": None,
