@@ -40,29 +40,34 @@ Outputs = Float[Tensor, "texts n_labels"]
 
 
 def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:
-    """Yield each text with the index of the text's label.
+    """Yield each text with the index of the text's label. Raises PenwrightError for an unknown label."""
+    index_of = label_indices(labels)
+    for example in part:
+        assert isinstance(example, Labelled)
+        yield example.text, index_of(example.label)
 
-    Labels that differ only in notation (1 and 1.0) match. Raises PenwrightError for an unknown label.
+
+def label_indices(labels: Sequence[str]) -> Callable[[str], int]:
+    """Return a function that returns the index of a label. Labels that differ only in notation (1 and 1.0) match.
+
+    The function raises PenwrightError for a label that does not occur in the training texts.
     """
     number = {label: index for index, label in enumerate(labels)}
     keys = Counter(map(label_key, labels))
     alike = {key: index for index, key in enumerate(map(label_key, labels)) if keys[key] == 1}
-    for example in part:
-        assert isinstance(example, Labelled)
-        index = number.get(example.label)
-        if index is None:
-            index = alike.get(label_key(example.label))
-        if index is None:
-            raise unknown_label(example.label, labels)
-        yield example.text, index
 
+    def index_of(label: str) -> int:
+        index = number.get(label)
+        if index is None:
+            index = alike.get(label_key(label))
+        if index is None:
+            known = f"{', '.join(labels[:SHOWN])}{', ...' if len(labels) > SHOWN else ''}"
+            raise PenwrightError(
+                f"the label '{label[:50]}' does not occur in the training texts, which have the labels: {known}"
+            )
+        return index
 
-def unknown_label(label: str, labels: Sequence[str]) -> PenwrightError:
-    """Return an error about a label that does not occur in the training texts."""
-    known = f"{', '.join(labels[:SHOWN])}{', ...' if len(labels) > SHOWN else ''}"
-    return PenwrightError(
-        f"the label '{label[:50]}' does not occur in the training texts, which have the labels: {known}"
-    )
+    return index_of
 
 
 def texts(corpus: AnyCorpus) -> Iterator[str]:
@@ -107,13 +112,11 @@ def target_table(context: RunContext, corpus: AnyCorpus) -> Float[Tensor, "value
         mean, deviation = classifier_model(context).scale.double().cpu()
         scores = torch.tensor([float(value) for value in corpus.label_values], dtype=torch.double)
         return ((scores - mean) / deviation).float()[:, None]
-    number = {label: index for index, label in enumerate(labels)}
+    index_of = label_indices(labels)
     table = torch.zeros(len(corpus.label_values), len(labels))
     for row, value in enumerate(corpus.label_values):
         for label in Labelled("", value).labels:
-            if label not in number:
-                raise unknown_label(label, labels)
-            table[row, number[label]] = 1
+            table[row, index_of(label)] = 1
     return table
 
 
