@@ -214,7 +214,6 @@ class UserTable(NamedTuple):
     header: list[str]
     rows: list[list[str]]
     delimiter: str
-    is_quoted: bool = True  # whether quotation marks may enclose cells; otherwise, they are text
 
     @classmethod
     def read(cls, path: str) -> "UserTable":
@@ -233,10 +232,8 @@ class UserTable(NamedTuple):
         lines = lines_of(text if "\n" in text else text.replace("\r", "\n"))
         widths = {each: len(next(iter(read_cells(lines, Dialect(each, '"'))), [])) for each in DELIMITERS}
         delimiter = max(DELIMITERS, key=lambda each: widths[each])
-        dialect = find_dialect(lines, delimiter)
-        every = list(read_cells(lines, dialect, widths[delimiter]))
-        table = cls._of(path, every, delimiter, "Put cells that contain the delimiter in quotation marks")
-        return table._replace(is_quoted=delimiter != "\t" or dialect.quote != "" or dialect.escape != "")
+        every = list(read_cells(lines, find_dialect(lines, delimiter), widths[delimiter]))
+        return cls._of(path, every, delimiter, "Put cells that contain the delimiter in quotation marks")
 
     @classmethod
     def _of(cls, path: str, every: Sequence[list[str]], delimiter: str, advice: str) -> "UserTable":
@@ -290,8 +287,6 @@ class UserTable(NamedTuple):
         for name in names:
             taken = (f"{name}_{number}" for number in range(2, len(header) + 3))
             header.append(name if name not in header else next(each for each in taken if each not in header))
-        rows = [header, *([*row, *added] for row, *added in zip(self.rows, *columns, strict=True))]
-        if self.is_quoted:
-            csv.writer(sys.stdout, delimiter=self.delimiter, lineterminator="\n").writerows(rows)
-        else:
-            sys.stdout.writelines(f"{self.delimiter.join(row)}\n" for row in rows)
+        writer = csv.writer(sys.stdout, delimiter=self.delimiter, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows([*row, *added] for row, *added in zip(self.rows, *columns, strict=True))
