@@ -5,6 +5,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,8 @@ def test_screen_sends_all_tokens_to_a_model_without_start_token(
 ) -> None:
     monkeypatch.setattr(type(generator.tokenizer), "begins", False)
     worker, body = server.registry.get("writer"), writing.PromptRequest(text="It was", tokens=[65])
-    request = asyncio.run(writing._request(worker, body, worker.limits))
+    with ThreadPoolExecutor(1) as thread:  # other tests' browsers keep an event loop running in this thread
+        request = thread.submit(asyncio.run, writing._request(worker, body, worker.limits)).result()
     assert list(request.prompt_tokens) == [*generator.tokenizer.encode("It was"), 65]
 
 
