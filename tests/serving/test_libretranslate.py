@@ -8,7 +8,7 @@ import pytest
 
 from penwright.serving.model_worker import ModelWorker
 
-from .conftest import ApiCall, RunningServer, StartServer, call
+from .conftest import ApiCall, RunningServer, StartServer, call, eventually
 
 libretranslatepy = pytest.importorskip("libretranslatepy", reason="LibreTranslate's client is not installed")
 
@@ -82,6 +82,8 @@ def test_deadline_applies_to_all_batches_of_a_page_together(
     status, found = call(running, "translate", {**body, "q": "<p>eins<p>zwei<p>drei<p>vier<p>sechs"})
     assert status == 504
     assert "deadline_seconds" in found["error"]
+    batcher = running.registry.get("translator").batcher
+    assert eventually(lambda: batcher._task is None)  # the servers of these tests share the translator
 
 
 def test_number_of_texts_in_pages_is_limited(start_server: StartServer) -> None:
