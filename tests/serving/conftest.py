@@ -65,11 +65,12 @@ def start_server(runs: Path) -> Iterator[StartServer]:
     from penwright.serving.server import Server
     from penwright.serving.settings import ServingSettings
 
-    loaded = [ModelWorker.load(runs / kind) for kind in ("writer", "translator", "classifier")]
     up = []
 
     def start(**limits: Any) -> RunningServer:
         settings = ServingSettings(**{"port": 0, "max_rows": 8, "max_characters": 5000, "drain_seconds": 1.0, **limits})
+        # each server has its own models, since two threads must not use one model at the same time
+        loaded = [ModelWorker.load(runs / kind) for kind in ("writer", "translator", "classifier")]
         registry = ModelRegistry([ModelWorker(each.name, each.opened, each.application, settings) for each in loaded])
         server = Server(registry, settings)
         thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
