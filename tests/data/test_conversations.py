@@ -102,7 +102,7 @@ def test_conversations_with_calls_of_tools_are_dropped_and_counted(tmp_path: Pat
     call = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
     rows.append({"messages": [{"role": "user", "content": "Ask"}, call, {"role": "assistant", "content": "It rains."}]})
     (dropped,) = opened(tmp_path, rows).report.dropped
-    assert "calls of tools" in dropped.reason
+    assert "tool calls" in dropped.reason
 
 
 def test_long_conversations_are_dropped(tmp_path: Path) -> None:

@@ -276,7 +276,7 @@ class Recipe(Settings):
         """Raise ValueError for settings that have no effect with this task."""
         is_classifier, is_encoder = self.task == "classify", self.task in ("classify", "encode")
         one_label = is_classifier and self.model.problem_type == "single_label_classification"
-        tuning, one = self.finetuning, "classifiers that give each text one label"
+        tuning, single = self.finetuning, "classifiers that give each text one label"
         for value, suits, name, whom in (
             # other models would begin each text with a space
             (self.tokenizer.prefix_space, is_encoder, "[tokenizer] prefix_space", "classifiers and encoders"),
@@ -284,9 +284,9 @@ class Recipe(Settings):
             (self.data.dictionary, self.task == "translate", "[data] dictionary", "translators"),
             (self.data.dictionary_hints, self.data.dictionary, "[data] dictionary_hints", "runs with a dictionary"),
             (self.model.token_dropout, is_classifier, "[model] token_dropout", "classifiers"),
-            (self.model.balanced, one_label, "[model] balanced (--balance)", one),
-            (tuning and tuning.contrastive, one_label, "[finetuning] contrastive", one),
-            (self.distillation, self.task != "encode", "[distillation]", "other tasks than encode"),
+            (self.model.balanced, one_label, "[model] balanced (--balance)", single),
+            (tuning and tuning.contrastive, one_label, "[finetuning] contrastive", single),
+            (self.distillation, self.task != "encode", "[distillation]", "tasks other than encode"),
         ):
             if value and not suits:
                 raise ValueError(f"{name} is only for {whom}")

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from penwright.data.files import SourceFile, examine
-from penwright.data.paths import TEXT_SUFFIXES, TRAINING, for_evaluation, suffix_of, training_files, visible_files
+from penwright.data.paths import TEXT_SUFFIXES, TRAINING, describe_unread, suffix_of, training_files, visible_files
 from penwright.data.readers.archives import data_members, is_archive
 from penwright.errors import PenwrightError
 from penwright.text import count
@@ -28,7 +28,7 @@ def class_folders(folder: str | Path) -> tuple[dict[str, list[Path]], str]:
     if len(training) == 1 and (len(inner) > 1 or training[0].name.lower() in TRAINING):
         others = [each for each in inner if each not in training]
         if others:
-            remarks.append(f"not read: {for_evaluation(others)}")
+            remarks.append(f"not read: {describe_unread(others)}")
         folder, inner = training[0], _subfolders(training[0])
     unlabelled = [each for each in inner if each.name.lower() in UNLABELLED]
     remarks += [f"not read: {each} (no labels)" for each in unlabelled]
@@ -94,6 +94,6 @@ def _subfolders(folder: Path) -> list[Path]:
 
 
 def _is_text(file: Path) -> bool:
-    """Return whether the name is that of a text. Collections of e-mails often use numbers or hashes as names."""
+    """Return whether this is the name of a text file. Names in collections of e-mails are often numbers or hashes."""
     suffix = suffix_of(file)
     return suffix in (*TEXT_SUFFIXES, ".eml", "") or len(suffix) > LONGEST_SUFFIX or suffix[1:].isdecimal()

@@ -47,7 +47,7 @@ SYSTEM_NAMES = ("system_prompt", "system")  # column names for system messages
 SYSTEM = "system"
 ROLES = {"human": "user", "gpt": ASSISTANT, "chatgpt": ASSISTANT, "bot": ASSISTANT, "model": ASSISTANT}
 LIST = '[{"'  # the beginning of a list of messages in JSON
-TOOL_CALLS = Broken("calls of tools, which Penwright does not learn")
+TOOL_CALLS = Broken("tool calls, which are not supported")
 BAD_MESSAGES = Broken("not a list of messages with role and content")
 NO_ANSWER = Broken("no answer from the assistant")
 REJECTED = Broken("rejected by the chat template")
@@ -140,10 +140,8 @@ def _source(table: Table, columns: Columns, template: ChatTemplate) -> RowSource
     choice += "" if len(names) == 1 else f"answer = column {names[-1]}"
     roles = {"text": tuple((name, index + 1) for name, index in zip(names, indices, strict=True))}
     known = trained.get("system", ()) if trained else SYSTEM_NAMES
-    system = [index for index, name in enumerate(table.columns) if name.casefold() in known and index not in indices][
-        :1
-    ]
-    if system:
+    others = (index for index, name in enumerate(table.columns) if name.casefold() in known and index not in indices)
+    if system := list(islice(others, 1)):
         choice += f", system message = column {table.columns[system[0]]}"
         roles["system"] = ((table.columns[system[0]], system[0] + 1),)
     read = partial(_rows, table, [*system, *indices], len(system), template)
@@ -219,9 +217,9 @@ def _content(message: dict[str, object]) -> str:
 
 
 def _hold_out(rows: Rows, keep: Mask, reading: ReadingOptions) -> Mask:
-    """Choose the conversations to hold out. Those that begin alike stay together: one may be the beginning of another.
+    """Choose the conversations to hold out. Those with the same beginning stay together: one may continue another.
 
-    They begin alike if they are the same up to the first message of the user.
+    The beginning ends with the first message of the user.
     """
     keys, beginnings = rows.first_hashes.copy(), map(_beginning, rows.read(keep))
     batches = iter(lambda: [text.encode() for text in islice(beginnings, BATCH)], [])
@@ -234,7 +232,7 @@ def _hold_out(rows: Rows, keep: Mask, reading: ReadingOptions) -> Mask:
 
 
 def _beginning(sides: TwoSides) -> str:
-    """Return the messages up to the first one of the user, as JSON."""
+    """Return the messages up to the user's first one, as JSON."""
     messages = json.loads(sides[0])
     n = next((number for number, (role, _) in enumerate(messages, 1) if role == "user"), len(messages))
     return json.dumps(messages[:n], ensure_ascii=False)

@@ -226,7 +226,7 @@ def _examine_text(stored: Path, name: str, encoding: str | None, *, declares: bo
     # utf-8-sig is not needed: a byte-order mark is always dropped.
     guess = (chosen or first_guess(head)).removesuffix("-sig")
     declared = declared_encoding(head) if declares and not chosen else None
-    guess = declared if declared and declared.startswith("iso2022") else guess  # it has 7 bits, so it is valid UTF-8
+    guess = declared if declared and declared.startswith("iso2022") else guess  # 7-bit text is always valid UTF-8
     if what := describe_non_text(head, guess):
         raise NotText(f"{name} is not text but looks like {what}")
     tally, guessed, first_replaced = count_text(blocks(), guess), False, None

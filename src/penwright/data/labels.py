@@ -87,7 +87,7 @@ def label_set(cell: str, separator: str | None, names: Mapping[str, str]) -> str
 
 
 def has_decimal_commas(table: Table, scores: Collection[str]) -> bool:
-    """Return whether the decimal mark of a column of scores is a comma, also in numbers such as 1,234."""
+    """Return whether a comma is the decimal mark in a column of scores. If it is, 1,234 is less than 2."""
     with_comma = [score for score in scores if "," in score]
     is_semicolon = isinstance(table, Grid) and table.delimiter == ";"  # written where a comma is the decimal mark
     is_english = any(score.find(".") > score.rfind(",") for score in with_comma)

@@ -138,10 +138,10 @@ def describe_other_splits(path: str) -> str:
     """Describe the data files of other splits (test, validation, ...), which are not read; "" if there are none."""
     files = _parts_of(path)
     others = set(files) - set(training_files(path, files))
-    return f"not read: {for_evaluation(others)}" if others else ""
+    return f"not read: {describe_unread(others)}" if others else ""
 
 
-def for_evaluation(paths: Collection[Path]) -> str:
+def describe_unread(paths: Collection[Path]) -> str:
     """List the files or folders that are not read because they belong to other splits, and say how to use them."""
     shown = ", ".join(map(str, sorted(paths)[:3])) + (f" and {len(paths) - 3:,} more" if len(paths) > 3 else "")
     return f"{shown} (for evaluation, use --validation or `penwright evaluate`)"
@@ -158,7 +158,7 @@ def describe_skipped(folder: Path) -> str:
     texts, doubles = _chosen(files)
     others = Counter(suffix_of(file) for file in files if suffix_of(file) not in TEXT_SUFFIXES)
     splits = set(texts) - set(training_files(folder, texts))
-    remarks = [for_evaluation(splits)] if splits else []
+    remarks = [describe_unread(splits)] if splits else []
     if doubles:
         remarks.append(f"{len(doubles):,} also present in another format, such as {doubles[0].name}")
     if others:

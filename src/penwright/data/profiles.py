@@ -12,8 +12,8 @@ from penwright.data.readers.layout import LABEL_NAMES, RATING_NAMES
 from penwright.data.readers.tables import Table
 
 SAMPLE = 1000  # approximate minimum number of rows in a sample; smaller tables are read whole
-MOST_ROWS = 50_000  # number of rows from which the sample is drawn, because files are often sorted by label
-MOST_IF_SORTED = 1_000_000  # the same if a column that may hold labels has only one value in these rows
+MOST_ROWS = 50_000  # the sample is drawn from this many rows: the first rows may all have the same label
+MOST_IF_SORTED = 1_000_000  # ... or from this many, if a column that may hold labels has only one value in those
 MOSTLY = 0.9  # a column is not text if at least this share of its values are numbers, links, ...
 LABEL_WORDS = {*LABEL_NAMES, *RATING_NAMES}
 LONGEST_EXAMPLE = 40  # maximum length of an example value, in characters

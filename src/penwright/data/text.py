@@ -48,11 +48,11 @@ def open_text(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_REA
     whole = _whole_documents(training, keep, reading) if validation is None else None
     if validation is not None:
         valid, _ = _kept_documents(validation, None, KEEP_ALL)
-        learned, held_out = _without_twins(training, keep, validation.stripped[valid]), validation.part(valid)
+        learned, held_out = _without_copies(training, keep, validation.stripped[valid]), validation.part(valid)
         parts, split = (training.part(learned), held_out), _describe_validation(held_out)
     else:
         parts, split = whole or _tails(training, keep, reading.held_out)
-    n_twins = int(keep.sum()) - len(parts[0]) - (len(parts[1]) if whole else 0)
+    n_copies = int(keep.sum()) - len(parts[0]) - (len(parts[1]) if whole else 0)
     files = training.files + (validation.files if validation else ())
     choices = training.choices + (validation.choices if validation else ())
     report = Report(
@@ -62,7 +62,7 @@ def open_text(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_REA
         n_kept=int(keep.sum()),
         dropped=tuple(dropped),
         split=split,
-        notes=(*training.notes, *_note_on_twins(n_twins)),
+        notes=(*training.notes, *_note_on_copies(n_copies)),
     )
     fingerprint = fingerprint_of(
         files,
@@ -74,7 +74,7 @@ def open_text(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_REA
         deduplicate=reading.cleaning.deduplicate,
         **({"ends_of_many": True} if validation is None and whole is None and _are_many(training, keep) else {}),
         **({"columns": choices} if any(choices) else {}),
-        **({"n_twins": n_twins} if n_twins else {}),
+        **({"n_copies": n_copies} if n_copies else {}),
     )
     return Corpus(*parts, files, fingerprint, report, roles=training.roles)
 
@@ -127,10 +127,10 @@ def _whole_documents(documents: Documents, keep: Mask, reading: ReadingOptions) 
         f"held out: {count(len(held_out), 'whole document')} out of {len(kept):,}, "
         f"{_describe_size(documents.part(others), held_out)}, chosen with seed {reading.seed}"
     )
-    return (documents.part(_without_twins(documents, others, documents.stripped[chosen])), held_out), split
+    return (documents.part(_without_copies(documents, others, documents.stripped[chosen])), held_out), split
 
 
-def _without_twins(documents: Documents, keep: Mask, held_out: Hashes) -> Mask:
+def _without_copies(documents: Documents, keep: Mask, held_out: Hashes) -> Mask:
     """Return `keep` without documents that differ from a held-out one only in the white space at their ends.
 
     The choice of the held-out documents does not depend on this, so that the split of older runs stays the same.
@@ -141,7 +141,7 @@ def _without_twins(documents: Documents, keep: Mask, held_out: Hashes) -> Mask:
     return learned
 
 
-def _note_on_twins(n: int) -> list[str]:
+def _note_on_copies(n: int) -> list[str]:
     same = "also held out, with other white space at their ends"
     return [f"not used for training: {count(n, 'document')}, {same}"] if n else []
 

@@ -132,7 +132,7 @@ def _translator(specs: Any, model: EncoderDecoder, tokenizer: Tokenizer) -> Spec
     _fill_linear(decoder.projection, model.output)
     if tokenizer.pad_id != tokenizer.end_id:
         bias = torch.zeros(tokenizer.vocab_size) if model.output.bias is None else decoder.projection.bias
-        bias[tokenizer.pad_id] = NEVER  # padding can be likely: Marian's has the logit 0
+        bias[tokenizer.pad_id] = NEVER  # Marian gives padding the logit 0, which may be the highest
         decoder.projection.bias = bias
     return specs.TransformerSpec(encoder, decoder)
 

@@ -94,7 +94,7 @@ def save_huggingface(
 
 
 def _differs_in_pairs(candidate: _Candidate, tokenizer: Tokenizer) -> bool:
-    """Return whether an import of the export would put another number of end tokens between the texts of a pair."""
+    """Return whether the exported model, imported again, would have another number of end tokens within a pair."""
     return (candidate.architecture.model_type in TWO_ENDS) != (tokenizer.pair_ends == 2)
 
 
@@ -170,7 +170,7 @@ def _generation_config(model: Model, tokenizer: Tokenizer, metadata: ModelMetada
         ends = (*tokenizer.end_ids, template_of(metadata.chat).end_of_answer(tokenizer))
         return {**config, "eos_token_id": _one_or_all(ends)}
     if tokenizer.pad_id != tokenizer.end_id:
-        config["bad_words_ids"] = [[tokenizer.pad_id]]  # padding can be likely: Marian's has the logit 0
+        config["bad_words_ids"] = [[tokenizer.pad_id]]  # Marian gives padding the logit 0, which may be the highest
     if tokenizer.target_prefix:
         config["forced_bos_token_id"] = tokenizer.target_prefix[0]
     return config

@@ -47,7 +47,7 @@ def save_tokenizer(
 
 
 def _with_special_tokens(tokenizer: Tokenizer, model: Model) -> LibraryTokenizer:
-    """Return the tokenizer of the library, which adds the special tokens that the model expects around a text."""
+    """Return the library's tokenizer, set up to add the special tokens that the model expects around a text."""
     library = tokenizer.library
     if isinstance(model, DecoderOnly):
         return library

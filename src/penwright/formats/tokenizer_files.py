@@ -152,7 +152,7 @@ def _byte_level(folder: Path, config: Table, settings: Table) -> Table:
 
 
 def numbers_pieces(folder: Path, file: Table) -> bool:
-    """Return whether vocab.json has the model's id for each piece of a SentencePiece model."""
+    """Return whether vocab.json, and not the SentencePiece model, determines the ids of the pieces."""
     return (folder / "vocab.json").exists() and file["decoder"]["type"] == "Metaspace"
 
 

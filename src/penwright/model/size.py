@@ -46,7 +46,7 @@ def size_of(
     layers = settings.n_layers + (settings.n_decoder_layers or settings.n_layers if task == "translate" else 0)
     attention = 4 * layers * settings.context_length * settings.n_heads * settings.d_head
     logits = 2 * min(batch_tokens * vocab_size, KEPT_LOGITS)
-    # with activation checkpointing, only the inputs of all blocks are stored, and the activations of one
+    # activation checkpointing stores the inputs of all blocks, and the activations of one block at a time
     vectors = layers + ACTIVATIONS_PER_LAYER if recomputes else layers * ACTIVATIONS_PER_LAYER
     activations = (batch_tokens * vectors * settings.d_model + logits) * 4
     weights = ADAMW_BYTES * trained + FROZEN_BYTES * (parameters - trained)

@@ -80,7 +80,7 @@ def _scores(context: RunContext, one_in: int) -> Sequence[Score]:
 
 
 def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
-    """Score n-gram models on the answers, each with its end token, as the model is scored."""
+    """Score n-gram models on the answers. As in the scores of the model, each answer has its end token."""
     assert context.training is not None
     end = template_of(context.recipe.chat).end_of_answer(context.tokenizer)
     columns = (store.column("answer") for store in (context.training, context.held_out))

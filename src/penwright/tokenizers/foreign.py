@@ -19,7 +19,7 @@ SPACE = "\u2581"  # the character that stands for a space in SentencePiece piece
 # Prefix added to the names of special tokens. Since no text contains it, no text is encoded as a special token.
 HIDDEN = "\uffff"
 FIRST = '"prepend_scheme": "first"'  # in tokenizer.json: a space is added only before the first text of a prompt
-PROBE = "A test: é, ﬁ, Ａ"  # text that every normalizer changes
+PROBE = "A test: é, ﬁ, Ａ"  # every normalizer changes this text
 CLOSING = (".", ",", "?", "!")  # no space precedes these WordPiece tokens if tokenizer.json sets `cleanup`
 SPECIAL = re.compile(r"__\w+__|>>.+<<|<.+>|madeupword\d+")  # names of tokens that represent no text
 TokenId = Annotated[int, Field(ge=0, lt=MOST_PIECES)]

@@ -76,7 +76,7 @@ class StepLog(Observer):
             "total_steps": state.total_steps,
             **({"consistent": True} if trainer.is_consistent else {}),
         }
-        with suppress(PenwrightError):  # the disk is full: try again later, with the reports of all steps since then
+        with suppress(PenwrightError):  # if the disk is full, the next line includes these reports
             self.run.append(STEPS, figures)
             self.reports.clear()
 

@@ -115,7 +115,7 @@ def _require_settings(folder: Path, settings: Table) -> None:
         flatten(each.model_dump()) for each in (apply_changes(run, {**settings, "training": training}, folder), run)
     )
     for name, value in requested.items():
-        # a run that began again with a larger model stores the minutes that were left
+        # if training restarted with a larger model, the recipe has only the remaining minutes
         if value != current.get(name) and name != "training.minutes":
             raise PenwrightError(
                 f"{folder} was begun with a different {name}. Run the original command to continue it, "

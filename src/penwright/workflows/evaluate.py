@@ -178,7 +178,7 @@ def _repeated_texts(original: OpenedRun, corpus: AnyCorpus) -> Iterator[str]:
     if recipe.task != "classify":
         known_files = {file.sha256 for file in corpus_record(original.run).files}
         again = [str(file.path) for file in corpus.files if file.sha256 in known_files]
-        yield from [f"{', '.join(again)} also occurs {suspicion}"] if again else []
+        yield from [f"part of the text is {suspicion}: {', '.join(again)}"] if again else []
         return
     if not all(map(os.path.exists, recipe.data.train)):
         return

@@ -13,7 +13,7 @@ from penwright.data.readers.formats import FORMATS
 from penwright.data.readers.markup import segments
 from penwright.errors import PenwrightError, import_extra
 
-SEVERAL = 5  # the number whose form in a PO file is taken as the translation of the English plural
+SEVERAL = 5  # the English plural is paired with the translation for this number
 SAMPLE = 1000  # number of translation units (pairs) from which the languages are detected
 Pairs = Iterator[tuple[str, str] | Broken]
 DAMAGED = Broken("damaged, or without text in any language")
@@ -155,12 +155,12 @@ def _po_pairs(file: SourceFile, *, is_swapped: bool) -> Pairs:
 
 
 def _plural_forms(rule: str) -> tuple[int, int] | None:
-    """Return the numbers of the forms for one and for several things, given the rule in the header of a PO file."""
+    """Apply the plural rule in the header of a PO file: return the indices of the forms for 1 and for SEVERAL."""
     expression = re.split(r"\bplural\s*=", rule)[-1].partition(";")[0].strip()
     try:
         form_of = c2py(expression)  # accepts only numbers, operators and n, and runs no other code
         return form_of(1), form_of(SEVERAL)
-    except (ValueError, ArithmeticError):  # the rule is missing or invalid
+    except (ValueError, ArithmeticError):  # the header has no valid rule
         return None
 
 
