@@ -37,6 +37,7 @@ from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.chat_template import ChatTemplate, Message, encode_pieces
 from penwright.tokenizers.foreign import ForeignTokenizer
 from penwright.tokenizers.markup import Markup, encode_text, text_in_pieces
+from penwright.tokenizers.sentencepiece import as_tokenizer_json, parse_sentencepiece
 from penwright.tokenizers.vocabulary import trimmed
 from penwright.training.auto.machine import choose_machine
 from penwright.workflows.import_model import import_model, with_imported_base
@@ -924,6 +925,42 @@ def test_nllb_sequences_begin_with_language_tokens(llama: Path, tmp_path: Path) 
     assert ours.source(ours.encode("The cat")) == [english, *library.encode("The cat").ids, 2]
     assert (ours.start_id, ours.target_prefix) == (2, (german,))
     assert ours.decode(ours.encode("The cat sat")) == "The cat sat"
+
+
+@pytest.fixture
+def nllb(spm, tmp_path: Path) -> Path:
+    """A folder with a tiny NLLB, with languages after its vocabulary."""
+    from transformers.models.nllb.tokenization_nllb import NllbTokenizer
+
+    folder = tmp_path / "nllb"
+    bpe = as_tokenizer_json(parse_sentencepiece(spm("bpe").read_bytes()))["model"]
+    names = ["<s>", "<pad>", "</s>", "<unk>", *list(bpe["vocab"])[3:]]
+    vocab = {name: number for number, name in enumerate(names)}
+    tokenizer = NllbTokenizer(vocab, [tuple(pair) for pair in bpe["merges"]], src_lang="eng_Latn", tgt_lang="deu_Latn")
+    tokenizer.save_pretrained(folder)
+    config = transformers.M2M100Config(**TRANSLATOR, vocab_size=len(tokenizer), decoder_start_token_id=2)
+    save_model(transformers.M2M100ForConditionalGeneration(config), folder)
+    return folder
+
+
+def test_nllb_is_imported_exported_and_imported_again(nllb: Path, tmp_path: Path) -> None:
+    codes, tokenizer = ("eng_Latn", "deu_Latn"), transformers.AutoTokenizer.from_pretrained(nllb)
+    ours, german = penwright.import_model(nllb, tmp_path / "run", languages=codes), tokenizer.vocab["deu_Latn"]
+    assert_same_translations(ours, nllb, tokenizer, {"forced_bos_token_id": german})
+    penwright.export(tmp_path / "run", "huggingface", tmp_path / "exported")
+    exported = transformers.AutoTokenizer.from_pretrained(tmp_path / "exported")
+    for text in [*TEXTS, *AWKWARD]:
+        expected = tokenizer(text)["input_ids"]
+        assert ours.tokenizer.source(ours.tokenizer.encode(text)) == exported(text)["input_ids"] == expected
+    assert_same_translations(ours, tmp_path / "exported", exported, {})  # generation_config.json names the language
+    again = penwright.import_model(tmp_path / "exported", tmp_path / "again", languages=codes)
+    assert again.translate(TEXTS[0], max_new_tokens=8)[0].text == ours.translate(TEXTS[0], max_new_tokens=8)[0].text
+
+
+def test_nllb_with_the_language_after_the_text_is_refused(nllb: Path, tmp_path: Path) -> None:
+    edit(nllb / "tokenizer_config.json", legacy_behaviour=True)
+    with pytest.raises(PenwrightError, match="the language follows the text"):
+        penwright.import_model(nllb, tmp_path / "run", languages=("eng_Latn", "deu_Latn"))
 
 
 def test_gguf_model_larger_than_memory_is_not_read(llama: Path, tmp_path: Path, monkeypatch) -> None:
