@@ -11,7 +11,8 @@ from torch.nn.functional import normalize
 from penwright.decoding.batches import Padded, batches_by_length, right_padded
 from penwright.model import Model, evaluating
 
-BATCH_TOKENS = 8192  # tokens per batch, padding included
+BATCH_TOKENS = 8192  # maximum number of tokens per batch on a GPU, padding included
+BATCH_TOKENS_ON_CPU = 1024  # texts of a small batch have similar lengths, so it has less padding
 
 
 def n_windows(n_tokens: int, room: int) -> int:
@@ -32,7 +33,8 @@ def read_windows(
     windows = [window for text in texts for window in text]
     outputs: list[Tensor] = [torch.empty(0)] * len(windows)
     with evaluating(model) as device:
-        for batch in batches_by_length([len(window) for window in windows], BATCH_TOKENS):
+        most = BATCH_TOKENS_ON_CPU if device.type == "cpu" else BATCH_TOKENS
+        for batch in batches_by_length([len(window) for window in windows], most):
             rows = read(right_padded([windows[number] for number in batch], device)).float().cpu()
             for number, row in zip(batch, rows, strict=True):
                 outputs[number] = row

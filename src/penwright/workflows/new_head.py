@@ -83,10 +83,12 @@ def fit_head(context: RunContext, observers: Sequence[Observer]) -> None:
     seconds = 60 * (recipe.training.minutes or inf)
     column, vectors = context.training.column("text"), list[Tensor]()
     rows = np.random.default_rng(recipe.seed).permutation(len(column))[:MOST_TEXTS]
-    classifier.pooled([column[int(rows[0])]])  # the first call is slow, and would spoil the measurement
+    with context.quick_precision():
+        classifier.pooled([column[int(rows[0])]])  # the first call is slow, and would spoil the measurement
     begin = monotonic()
     for start in range(0, len(rows), CHUNK):
-        vectors.append(classifier.pooled([column[row] for row in rows[start : start + CHUNK].tolist()]))
+        with context.quick_precision():
+            vectors.append(classifier.pooled([column[row] for row in rows[start : start + CHUNK].tolist()]))
         if monotonic() - begin > SHARE * seconds:
             break
     embedding_time = monotonic() - begin
