@@ -59,6 +59,17 @@ def next_word(text: str, piece: str) -> str:
     return piece if WITHOUT_SPACES.match(first) and text.startswith(piece) and len(piece.split()) == 1 else first
 
 
+def is_mark(character: str) -> bool:
+    """Return whether this is a combining mark, such as a vowel sign of Hindi or an accent of decomposed text."""
+    return character != "" and category(character).startswith("M")
+
+
+def is_in_word(character: str) -> bool:
+    """Return whether a character belongs to a word of a script with spaces: a letter, a digit, _ or a mark."""
+    is_part = character.isalnum() or character == "_" or is_mark(character)
+    return is_part and not WITHOUT_SPACES.match(character)
+
+
 class WordSpan(NamedTuple):
     """The character offsets of a word: from `start` up to, but not including, `end`."""
 

@@ -9,6 +9,7 @@ from penwright.decoding.constraints.constraints import CompletionConstraint, Con
 from penwright.errors import UsageError
 from penwright.generation.generator import Completion, Generator
 from penwright.model.transformer import DecoderOnly
+from penwright.text import is_in_word
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.training import train_tokenizer
 
@@ -31,7 +32,7 @@ def write(generator: Generator, prompts: Sequence[str] = ("the ",) * 8, **change
 
 
 def words(text: str) -> list[str]:
-    return re.findall(r"\w+", text.lower())
+    return "".join(letter if is_in_word(letter) else " " for letter in text.lower()).split()
 
 
 @pytest.mark.parametrize(
@@ -228,3 +229,29 @@ def test_distances_of_a_pattern_with_many_states_are_exact() -> None:
     tokenizer = train_tokenizer("bytes", TEXT, None)
     guide = CompletionConstraint(DecodingSettings(pattern="a{9000}(b|é)"), tokenizer, [""], 9500)
     assert guide.distances[guide.starts[""]] == 9001
+
+
+@pytest.mark.parametrize(
+    ("word", "text", "is_in"),
+    [
+        ("北京", "我爱北京天安门。", True),
+        ("AI", "使用AI技术", True),
+        ("AI", "使用AID技术", False),
+        ("แมว", "ฉันรักแมวมาก", True),
+        ("कम", "यह कम है", True),
+        ("कम", "यह कमी है", False),
+        ("cafe", "the cafe\u0301", False),
+    ],
+)
+def test_words_are_whole_in_all_scripts(word: str, text: str, is_in: bool) -> None:
+    tokenizer = train_tokenizer("characters", [text])
+
+    def accepts(rules: DecodingSettings) -> bool:
+        guide = CompletionConstraint(rules, tokenizer, [" "], 99)
+        state = guide.starts[" "], b""
+        for token in tokenizer.encode(text):
+            state = guide.follow(*state, token)
+        return bool(guide.automaton.accepts[state[0]])
+
+    assert accepts(DecodingSettings(required_words=(word,))) is is_in
+    assert accepts(DecodingSettings(banned_words=(word,))) is not is_in

@@ -88,3 +88,11 @@ def test_required_form_follows_the_case_of_the_term_on_request(term: str, requir
 )
 def test_terms_are_found_in_scripts_without_spaces(term: str, text: str) -> None:
     assert found(Glossary((Entry(term, ("x",)),)), text) == [term]
+
+
+@pytest.mark.parametrize(
+    ("term", "text", "is_found"),
+    [("कम", "यह कम है", True), ("कम", "यह कमी है", False), ("कमी", "यह कमी है", True), ("cafe", "the cafe\u0301", False)],
+)
+def test_combining_mark_is_part_of_the_word(term: str, text: str, is_found: bool) -> None:
+    assert bool(found(Glossary((Entry(term, ("x",)),)), text)) is is_found

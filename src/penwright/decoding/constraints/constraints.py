@@ -1,7 +1,7 @@
 """Constraints on completions: all settings as one regular expression, and the tokens that can still lead to a match."""
 
 import codecs
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from math import inf
 from typing import NamedTuple
@@ -13,9 +13,10 @@ from torch import Tensor
 
 from penwright.config import DecodingSettings
 from penwright.decoding.constraints.expressions import TOO_MUCH, Automaton, Expression, Expressions, TooLarge, never_end
-from penwright.decoding.constraints.patterns import characters, parse_pattern
+from penwright.decoding.constraints.patterns import parse_pattern, separators
 from penwright.decoding.sampling.logits_process import NEG_INF, Logits
 from penwright.errors import UsageError
+from penwright.text import is_in_word
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.tokenizer import never_generated
 
@@ -33,12 +34,13 @@ class ConstrainedWord(NamedTuple):
     def read(cls, written: str) -> "ConstrainedWord":
         """Parse a word: `art` is a whole word; `art*` also matches longer words that begin with it.
 
-        Letters may directly precede a word that begins with a symbol, and follow one that ends with a symbol.
+        Letters may directly precede a word that begins with a symbol, and follow one that ends with a symbol. The same
+        holds for the characters of scripts without spaces, such as Chinese.
         """
         text = written.strip("*")
         if not text:
             raise UsageError(f"'{written}' cannot be banned or required: write some letters, like dragon or drag*")
-        return cls(text, written[0] == "*" or not _joins_word(text[0]), written[-1] == "*" or not _joins_word(text[-1]))
+        return cls(text, written[0] == "*" or not is_in_word(text[0]), written[-1] == "*" or not is_in_word(text[-1]))
 
 
 class Rules:
@@ -51,11 +53,11 @@ class Rules:
         self._banned = [ConstrainedWord.read(word) for word in settings.banned_words]
         self._required = [ConstrainedWord.read(word) for word in settings.required_words]
         self._pattern = make.anything if settings.pattern is None else parse_pattern(make, settings.pattern)
-        self._separator = make.one_of(characters(r"\W"))
+        self._separator = make.one_of(separators())
 
     def after(self, prompt: str) -> Expression:
         """Return an expression for the allowed completions of this prompt, with or without a final stop string."""
-        make, inside = self.expressions, bool(prompt) and _joins_word(prompt[-1])
+        make, inside = self.expressions, is_in_word(prompt[-1:])
         required = [self._containing([word], inside) for word in self._required]
         remainders = [rest for word in self._banned for rest in self._remainders(word, prompt)]
         banned = make.either(self._containing(self._banned, inside), *remainders)
@@ -81,7 +83,7 @@ class Rules:
         remainders, folded = [], prompt.casefold()
         for n in range(1, len(word.text)):
             before = prompt[:-n][-1:]
-            if folded.endswith(word.text[:n].casefold()) and (word.open_before or not _joins_word(before)):
+            if folded.endswith(word.text[:n].casefold()) and (word.open_before or not is_in_word(before)):
                 remainders.append(self._word_from(word, n))
         return remainders
 
@@ -127,10 +129,12 @@ class CompletionConstraint:
         prompts: Sequence[str],
         max_new_tokens: int,
         check: Callable[[], None] = never_end,
+        end_ids: Collection[int] = (),
     ):
         """Build the automaton. `check` is called repeatedly during the build, and may raise an exception to abort it.
 
-        Raises UsageError if no completion of one of the prompts can satisfy the settings.
+        `end_ids` are the tokens that end a completion; by default those of the tokenizer. Raises UsageError if no
+        completion of one of the prompts can satisfy the settings.
         """
         try:
             rules = Rules(settings, check)
@@ -139,7 +143,7 @@ class CompletionConstraint:
             raise UsageError(TOO_MUCH) from None
         self.automaton = Automaton(rules.expressions, list(starts.values()))
         self.starts = dict(zip(starts, self.automaton.starts, strict=True))
-        self.end_ids, self.vocab_size = list(tokenizer.end_ids), tokenizer.vocab_size
+        self.end_ids, self.vocab_size = list(end_ids or tokenizer.end_ids), tokenizer.vocab_size
         never = {*never_generated(tokenizer), *self.end_ids}
         self.bytes = [b"" if token in never else tokenizer.token_bytes(token) for token in range(self.vocab_size)]
         self._tails: list[bytes] = [b""]
@@ -257,10 +261,6 @@ class ConstrainedRows:
 def is_constrained(settings: DecodingSettings) -> bool:
     """Return whether the settings have a pattern, or banned or required words."""
     return settings.pattern is not None or bool(settings.banned_words or settings.required_words)
-
-
-def _joins_word(text: str) -> bool:
-    return text.isalnum() or text == "_"
 
 
 def _case_variants(character: str) -> list[tuple[int, int]]:

@@ -6,11 +6,14 @@ from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
+from jaxtyping import Bool
 
 from penwright.decoding.constraints.expressions import N_CODE_POINTS, Expression, Expressions, Span
 from penwright.errors import PenwrightError, UsageError
+from penwright.text import WITHOUT_SPACES, is_mark
 
 LONGEST_PATTERN = 1_000  # maximum number of characters in a pattern
+MAYBE_MARKS = (*range(0x300, 0x20000), *range(0xE0100, 0xE0200))  # code points that may be combining marks
 _FLAGS = re.IGNORECASE | re.DOTALL | re.ASCII  # flags that change which characters match
 _BEGINS = ("AT_BEGINNING", "AT_BEGINNING_STRING")
 _ENDS = ("AT_END", "AT_END_STRING")
@@ -49,6 +52,18 @@ def characters(pattern: str, flags: int = 0) -> tuple[Span, ...]:
     """Return the characters that a one-character pattern matches, by testing all characters with `re` (30 ms)."""
     every = _every_character()
     return tuple(match.span() for match in re.compile(f"(?:{pattern})+", flags).finditer(every))
+
+
+@cache
+def separators() -> tuple[Span, ...]:
+    """Return the characters that end the word before them: all except those for which is_in_word() is true."""
+    mask = np.zeros(N_CODE_POINTS, dtype=np.bool_)
+    for begin, end in characters(r"\W"):
+        mask[begin:end] = True
+    mask[[point for point in MAYBE_MARKS if is_mark(chr(point))]] = False
+    for begin, end in characters(WITHOUT_SPACES.pattern):
+        mask[begin:end] = True
+    return _ranges(mask)
 
 
 def _parse(pattern: str) -> Any:
@@ -139,6 +154,10 @@ def _set_code_points(items: tuple[tuple[str, Any], ...], flags: int) -> tuple[Sp
     if flags & re.IGNORECASE:  # IGNORECASE affects only characters that also exist in another case
         mask[list(map(ord, _cased_characters()))] = False
         mask[_cased_matches(f"[{''.join(_in_brackets(*item) for item in items)}]", flags)] = True
+    return _ranges(mask)
+
+
+def _ranges(mask: Bool[np.ndarray, " code_points"]) -> tuple[Span, ...]:
     edges = np.flatnonzero(np.diff(mask, prepend=False, append=False)).reshape(-1, 2)
     return tuple((int(begin), int(end)) for begin, end in edges)
 

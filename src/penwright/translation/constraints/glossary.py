@@ -23,7 +23,7 @@ from typing import Literal, NamedTuple, get_args
 
 from penwright.errors import PenwrightError
 from penwright.storage import near_miss
-from penwright.text import WITHOUT_SPACES
+from penwright.text import WITHOUT_SPACES, is_mark
 
 Case = Literal["any", "exact", "follow"]
 _LETTERS = rf"(?:(?!{WITHOUT_SPACES.pattern})\w)+"  # letters of scripts that separate words by spaces
@@ -103,7 +103,7 @@ class Glossary:
             for entry in entries.get(tuple(folded[first : first + length]), ())
         ]
         matching = [p for p in occurrences if p.entry.case != "exact" or text[p.start : p.end] == p.entry.source]
-        return without_overlaps(matching)
+        return without_overlaps(p for p in matching if not is_mark(text[p.end : p.end + 1]))  # marks continue a word
 
     @cached_property
     def _by_first_word(self) -> dict[str, dict[int, dict[tuple[str, ...], list[Entry]]]]:
