@@ -224,7 +224,7 @@ class _Search:
         self.utf8_rules.forbid(logits, situations)  # a constraint may also choose tokens outside the top k
         rows, tokens = list[int](), list[int]()
         for sentence, guided in self.guided.items():
-            for beam, banned in guided.banned(self.length, end_id):
+            for beam, banned in guided.banned(self.length, end_id, self.utf8_rules, self.states[sentence]):
                 row = sentence * self.settings.beam_size + beam
                 if isinstance(banned, Tensor):
                     logits[row].masked_fill_(banned.to(logits.device), NEG_INF)

@@ -213,3 +213,16 @@ def test_forbidden_word_does_not_occur(translating_model: Callable[..., EncoderD
         model, [ConstraintAutomaton([exact_term(unwanted, times=0)], EveryTokenIsAWord())], [8], BeamSettings(4)
     )[0]
     assert unwanted not in found.tokens
+
+
+@pytest.mark.parametrize("times", [0, 1])
+def test_word_at_the_end_of_a_verbatim_term_does_not_count(letters: Tokenizer, borders: Borders, times: int) -> None:
+    def term(text: str, times: int, verbatim: bool) -> RequiredTerm:
+        forms = (spell(letters, f" {text}"),), (spell(letters, text),), (spell(letters, text),)
+        return RequiredTerm(*forms, times, verbatim=verbatim)
+
+    automaton = ConstraintAutomaton([term("ab c", 1, True), term("c", times, False)], borders)
+    stage = automaton.start()
+    for token in letters.encode("c, ab c" if times else "ab c"):
+        stage = automaton.after(stage, token)
+    assert stage.state.closed and stage.prospects.may_end_word and stage.prospects.may_end

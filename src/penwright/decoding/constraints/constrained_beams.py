@@ -19,6 +19,7 @@ from torch import Tensor
 
 from penwright.decoding.constraints.term_automaton import ConstraintAutomaton, Prospects, Stage, overdue
 from penwright.decoding.sampling.sampler import NEG_INF
+from penwright.decoding.sampling.utf8 import MOST_LEFT, States, Utf8Rules
 
 MERIT = attrgetter("merit")
 
@@ -76,8 +77,13 @@ class ConstrainedBeams:
             return [True] * len(self.beam_states)
         return [self._is_forced(beam_state.stage.prospects, length) for beam_state in self.beam_states]
 
-    def banned(self, length: int, end_id: int) -> Iterator[tuple[int, Sequence[int] | Bool[Tensor, " vocab_size"]]]:
-        """Yield each restricted beam with its forbidden next tokens: a few ids, or a mask over the vocabulary."""
+    def banned(
+        self, length: int, end_id: int, utf8_rules: Utf8Rules, states: States
+    ) -> Iterator[tuple[int, Sequence[int] | Bool[Tensor, " vocab_size"]]]:
+        """Yield each restricted beam with its forbidden next tokens: a few ids, or a mask over the vocabulary.
+
+        `states` holds the UTF-8 state of each beam. No character may begin that the missing terms leave no room for.
+        """
         prefix, ends = self.guide.prefix, self.guide.borders.ends
         for beam, (stage, _) in enumerate(self.beam_states):
             prospects = stage.prospects
@@ -90,6 +96,11 @@ class ConstrainedBeams:
                 yield beam, (end_id,)
             if self._is_forced(prospects, length):
                 continue
+            room = self.limit - length - prospects.needed - 2  # tokens for the rest of a character that begins now
+            if prospects.needed and room < MOST_LEFT and not states[beam]:
+                (situation,) = utf8_rules.situations(states[beam : beam + 1], np.array([room]))
+                unfinished = np.flatnonzero(~utf8_rules.may_come[situation]).tolist()
+                yield beam, [token for token in unfinished if token not in prospects.wanted]
             if prospects.barred:
                 yield beam, prospects.barred
             if not prospects.may_end_word:

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from penwright.text import WITHOUT_SPACES
+from penwright.text import WITHOUT_SPACES, is_mark
 from penwright.tokenizers import Tokenizer
 
 Tokens = tuple[int, ...]
@@ -39,11 +39,7 @@ class Borders:
 def _ends_word(text: str) -> bool:
     if WITHOUT_SPACES.match(text):
         return True
-    return bool(text) and not (text[0].isalnum() or text[0] in "-_'’\N{REPLACEMENT CHARACTER}" or _combines(text[0]))
-
-
-def _combines(character: str) -> bool:
-    return unicodedata.category(character).startswith("M")
+    return bool(text) and not (text[0].isalnum() or text[0] in "-_'’\N{REPLACEMENT CHARACTER}" or is_mark(text[0]))
 
 
 def _opens_word(text: str) -> bool:
@@ -169,14 +165,14 @@ class ConstraintAutomaton:
         return None if state.matches else self._first_tokens[state.after]
 
     def _count_verbatim(self, state: State) -> State:
-        """Count a verbatim term that has just been completed."""
-        done = {m.term for m in state.matches if m.is_whole and self.terms[m.term].verbatim and state.remaining[m.term]}
-        if not done:
+        """Count a verbatim term that has just been completed. Shorter terms at its end, such as "kg", do not count."""
+        verbatim = [m for m in state.matches if m.is_whole and self.terms[m.term].verbatim and state.remaining[m.term]]
+        if not verbatim:
             return state
+        done, length = {match.term for match in verbatim}, max(map(_length, verbatim))
         remaining = tuple(n - (number in done) for number, n in enumerate(state.remaining))
-        return State(
-            remaining, tuple(match for match in state.matches if match.term not in done), state.after, closed=True
-        )
+        others = (m for m in state.matches if m.term not in done and not (m.is_whole and m.length < length))
+        return State(remaining, tuple(others), state.after, closed=True)
 
     @property
     def most_bias(self) -> float:
