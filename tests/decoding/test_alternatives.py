@@ -1,5 +1,6 @@
 """Alternatives, samples and diverse translations."""
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -109,3 +110,32 @@ def test_diverse_translations_start_with_the_best_and_vary_at_least_as_much(tran
         assert 1 < len({candidate.text for candidate in found.candidates}) == len(found.candidates)
         openings = [{candidate.text[:6] for candidate in each.candidates} for each in (usual, found)]
         assert len(openings[1]) >= len(openings[0])
+
+
+def test_diverse_translations_and_alternatives_contain_the_required_terms(translator: Translator) -> None:
+    required = Constraints(Glossary((Entry("dog", ("barker",)),)))
+    (found,) = translator.diverse("the dog", 3, constraints=required)
+    texts = [candidate.text for candidate in found.candidates]
+    texts += [each.text for each in translator.alternatives("the dog", "a ", 3, required)]
+    assert len(texts) > 3
+    for text in texts:
+        assert len(re.findall(r"\bbarker\b", text)) == 1, text
+    assert not any("missing" in warning for warning in found.warnings)
+
+
+def test_sampled_translations_obey_biases_for_texts(translator: Translator) -> None:
+    (found,) = translator.sample("the dog", 3, logit_bias={" cat": 50.0}, max_new_tokens=5)
+    assert {candidate.text.strip() for candidate in found.candidates} == {"cat cat cat cat cat"}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_character_is_cut_by_a_required_term(translating_model: Callable[..., EncoderDecoder], seed: int) -> None:
+    tokenizer = train_tokenizer("bpe", [TEXT], 300)
+    model = translating_model(tokenizer.vocab_size, seed=seed, context_length=64, output_bias=True).double()
+    with torch.no_grad():
+        model.output.bias[tokenizer.end_id] = -100.0
+    translator = Translator(model, tokenizer, DecodingSettings(beam_size=2))
+    for limit in range(10, 22):
+        required = Constraints(Glossary((Entry("dog", ("漢字",)),)))
+        for found in translator.translate(["the dog", "a dog runs"], constraints=required, max_new_tokens=limit):
+            assert "漢字" in found.text and "\N{REPLACEMENT CHARACTER}" not in found.text

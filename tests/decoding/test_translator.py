@@ -1,3 +1,4 @@
+import re
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -222,3 +223,45 @@ def test_white_space_before_a_prefix_is_ignored(translator: Translator) -> None:
 def test_length_penalty_out_of_range_is_refused(translator: Translator) -> None:
     with pytest.raises(UsageError, match=r"length_penalty.*10"):
         translator.translate(["abc"], length_penalty=1000.0)
+
+
+@pytest.mark.parametrize("limit", [None, 24, 99])
+def test_longest_target_leaves_room_for_the_language_token(
+    translating_model: Callable[..., EncoderDecoder],
+    characters: Tokenizer,
+    monkeypatch: pytest.MonkeyPatch,
+    limit: int | None,
+) -> None:
+    model = translating_model(characters.vocab_size, context_length=24, output_bias=True)
+    with torch.no_grad():
+        model.output.bias[characters.end_id] = -100.0
+    monkeypatch.setattr(Tokenizer, "target_prefix", (5,))
+    (found,) = Translator(model, characters).translate(["abc defghij"], max_new_tokens=limit, beam_size=2)
+    assert (len(found.candidates[0].pieces), found.candidates[0].finish) == (23, "length")
+
+
+@pytest.mark.parametrize("prefix", ["aΩ", "a\nb"])
+def test_prefix_that_the_model_cannot_write_is_refused(translator: Translator, prefix: str) -> None:
+    for ask in (lambda p: translator.translate(["abc"], prefixes=p), lambda p: translator.alternatives("abc", p)):
+        with pytest.raises(UsageError, match=rf"cannot write: {re.escape(repr(prefix[1]))}\. Leave"):
+            ask(prefix)
+
+
+def test_token_limit_does_not_count_the_prefix(translator: Translator) -> None:
+    (found,) = translator.translate(["abc"], prefixes="abcdefgh", max_new_tokens=2)
+    assert found.text.startswith("abcdefgh") and len(found.candidates[0].pieces) <= 8 + 2
+
+
+def test_span_is_inserted_after_the_prefix(translator: Translator) -> None:
+    for prefix in ("ab", "ab ", ""):
+        (found,) = translator.translate(["`Ω` abc"], prefixes=prefix, max_new_tokens=4)
+        assert found.text.startswith(prefix or "`Ω`") and "`Ω`" in found.text
+
+
+def test_span_that_does_not_fit_is_copied_in_every_search_mode(
+    translating_model: Callable[..., EncoderDecoder], characters: Tokenizer
+) -> None:
+    model = translating_model(characters.vocab_size, context_length=24, positions={"type": "learned"})
+    translator, span = Translator(model, characters), f"`{'abc ' * 9}`"
+    for found in (translator.translate(span), translator.diverse(span, 2), translator.sample(span, 2)):
+        assert [candidate.text for candidate in found[0].candidates] == [span]

@@ -80,25 +80,36 @@ def plan_of(
     prompts: Sequence[str],
     biases: Mapping[int, float] | None = None,
     check: Callable[[], None] = never_end,
+    end_ids: Collection[int] = (),
 ) -> DecodingPlan:
     """Return the plan for completing these prompts with these settings; `biases` apply to single tokens.
 
+    `end_ids` are the tokens that end a completion; by default those of the tokenizer.
     `check` is called repeatedly while constraints are built, and may raise an exception to abort. Raises UsageError if
     no completion of one of the prompts can satisfy the settings.
     """
-    n_new = settings.max_new_tokens or MAX_NEW_TOKENS
-    text_biases = [_bias(tokenizer, text, value) for text, value in settings.logit_bias.items()]
-    token_biases = [Bias([[token]], value) for token, value in (biases or {}).items()]
-    breakers = _tokens_containing(tokenizer, settings.dry_breakers) if settings.dry_multiplier else ()
-    banned = never_generated(tokenizer)
-    sampling = Sampling(banned, settings, (*text_biases, *token_biases), breakers)
+    n_new, banned = settings.max_new_tokens or MAX_NEW_TOKENS, never_generated(tokenizer)
+    sampling = sampling_of(tokenizer, settings, banned, biases)
     guide = (
-        CompletionConstraint(settings, tokenizer, prompts, n_new, check)
+        CompletionConstraint(settings, tokenizer, prompts, n_new, check, end_ids)
         if prompts and is_constrained(settings)
         else None
     )
     key = f"{settings.model_dump_json(exclude=PER_ROW_SETTINGS)} {biases or ''}"
     return DecodingPlan(sampling, n_new, guide, Utf8Rules.of(tokenizer, banned), key)
+
+
+def sampling_of(
+    tokenizer: Tokenizer,
+    settings: DecodingSettings,
+    banned: tuple[int, ...],
+    biases: Mapping[int, float] | None = None,
+) -> Sampling:
+    """Return the rules for choosing tokens with these settings; `biases` apply to single tokens."""
+    text_biases = [_bias(tokenizer, text, value) for text, value in settings.logit_bias.items()]
+    token_biases = [Bias([[token]], value) for token, value in (biases or {}).items()]
+    breakers = _tokens_containing(tokenizer, settings.dry_breakers) if settings.dry_multiplier else ()
+    return Sampling(banned, settings, (*text_biases, *token_biases), breakers)
 
 
 @dataclass

@@ -20,7 +20,7 @@ from penwright.errors import UsageError
 from penwright.model import evaluating
 from penwright.model.transformer import EncoderDecoder
 from penwright.tokenizers import Tokenizer
-from penwright.translation.constraints.search import BATCH_TOKENS, Searcher
+from penwright.translation.constraints.search import BATCH_TOKENS, Searcher, untranslated
 from penwright.translation.results import ConstrainedSegment, Segment, SegmentResult, source_tokens
 
 
@@ -59,7 +59,7 @@ class AlternativeSearch:
     @torch.inference_mode()
     def complete_prefix(self, segment: Segment, n: int, settings: BeamSettings) -> list[SegmentResult]:
         """Return the best translation for each of the `n` most likely tokens after the prefix, most likely first."""
-        constrained = self._searcher.soft_constraints(segment)
+        constrained = self._searcher.all_constraints(segment)
         guide = constrained.guide or self._searcher.empty_automaton
         source = source_tokens(self._tokenizer, segment)
         with evaluating(self._model) as device:
@@ -86,7 +86,9 @@ class AlternativeSearch:
         translation that has it at the same step (after Vijayakumar et al. 2018).
         """
         _require_some(n)
-        constrained = [self._searcher.soft_constraints(segment) for segment in segments]
+        copied = untranslated(segments)
+        segments = [segment for segment in segments if segment not in copied]
+        constrained = list(map(self._searcher.all_constraints, segments))
         written: list[list[SegmentResult]] = [[] for _ in segments]
         for _ in range(n):
             penalized = [
@@ -97,7 +99,7 @@ class AlternativeSearch:
             ):
                 before.append(results[0])
         distinct = [list({results.text: results for results in texts}.values()) for texts in written]
-        return dict(zip(segments, distinct, strict=True))
+        return copied | dict(zip(segments, distinct, strict=True))
 
     def _discouraged(
         self, constrained: ConstrainedSegment, before: Sequence[SegmentResult], strength: float
@@ -119,8 +121,9 @@ class AlternativeSearch:
         The same seed gives the same translations, whether a segment is translated alone or in a batch.
         """
         _require_some(n)
+        results = untranslated(segments)
+        segments = [segment for segment in segments if segment not in results]
         tokens = [source_tokens(self._tokenizer, segment) for segment in segments]
-        results: dict[Segment, list[SegmentResult]] = {}
         with evaluating(self._model):
             for batch in batches_by_length([len(t) for t in tokens], BATCH_TOKENS // n):
                 longest = settings.max_new_tokens

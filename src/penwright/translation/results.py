@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 
 from penwright.decoding.constraints.term_automaton import ConstraintAutomaton
 from penwright.decoding.hypotheses import Hypothesis, Wanted
+from penwright.model.transformer import EncoderDecoder
 from penwright.text import WITHOUT_SPACES, brief, gaps_between, noted, words
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.tokenizer import unknown_warnings
@@ -74,6 +75,11 @@ def source_text(segment: Segment, end: int | None = None) -> str:
 def source_tokens(tokenizer: Tokenizer, segment: Segment) -> list[int]:
     """Return the tokens that the model reads for a segment, including hints and the end token."""
     return tokenizer.source(tokenizer.encode(source_text(segment)))
+
+
+def longest_target(model: EncoderDecoder, tokenizer: Tokenizer) -> int:
+    """Return the maximum length of a target in tokens: the context without the tokens before each translation."""
+    return model.settings.context_length - len(tokenizer.target_prefix)
 
 
 WantedSegment = Callable[[Segment], bool]  # a function that returns whether a segment is still needed

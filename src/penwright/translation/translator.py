@@ -11,7 +11,7 @@ from warnings import warn
 from penwright.config import BEAM_SETTINGS, DecodingSettings, GivenSettings, decoding_settings
 from penwright.decoding.engine import DecodeEngine
 from penwright.decoding.hypotheses import BeamSettings, Wanted, Watch
-from penwright.decoding.sampling.sampler import Sampling
+from penwright.decoding.requests import sampling_of
 from penwright.errors import PenwrightWarning, UsageError
 from penwright.model.size import described
 from penwright.model.transformer import EncoderDecoder
@@ -31,6 +31,7 @@ from penwright.translation.results import (
     Translation,
     assemble,
     distinct_segments,
+    longest_target,
     still_wanted,
 )
 
@@ -156,7 +157,7 @@ class Translator:
         """Sample `n` translations of each text. The options are decoding settings, such as temperature and seed."""
         constraints = _with_old_name(constraints, demands)
         settings = decoding_settings(self.defaults, settings, options, USED_BY_SAMPLING)
-        sampling = Sampling(self._banned, settings)
+        sampling = sampling_of(self.tokenizer.target, settings, self._banned)
         parts = self._prepared(texts, constraints, "")
         results = self._alternatives.sample(distinct_segments(parts), sampling, settings, n)
         return [assemble(self.tokenizer, text, results, self.reach) for text in parts]
@@ -258,10 +259,8 @@ class Translator:
         if self.hints or self._new_terms.entries:
             constraints = [replace(each, hints=self.hints, new_terms=self._new_terms) for each in constraints]
         longest = max((len(self.tokenizer.target.encode(prefix.strip())) for prefix in {*prefixes} - {""}), default=0)
-        if longest >= self.context_length:
-            raise UsageError(
-                f"the prefix has {longest:,} tokens, but must have fewer than {self.context_length:,}: shorten it"
-            )
+        if longest >= (room := longest_target(self.model, self.tokenizer)):
+            raise UsageError(f"the prefix has {longest:,} tokens, but must have fewer than {room:,}: shorten it")
         items = zip(texts, prefixes, constraints, strict=True)
         return [SplitText(text, self._lines(text, prefix, constraint)) for text, prefix, constraint in items]
 

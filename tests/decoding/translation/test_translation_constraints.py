@@ -226,3 +226,14 @@ def test_match_inside_another_term_or_longer_span_does_not_count() -> None:
         (1, 3),
         (9, 12),
     ]
+
+
+@pytest.mark.parametrize("mark", ["\x0b", "\r", "\x1f"])
+def test_span_with_a_control_character_is_copied(translator: Translator, mark: str) -> None:
+    plain, found = translator.translate(["a cat", f"the `a{mark}b` dog"])
+    assert f"`a{mark}b`" in found.text and plain.text == translator.translate("a cat")[0].text
+
+
+@pytest.mark.parametrize(("text", "is_found"), [("यह कम है", True), ("यह कमी है", False), ("मीकम", False)])
+def test_vowel_sign_is_part_of_the_word(text: str, is_found: bool) -> None:
+    assert (find_span(text, Constraint(0, 1, ("कम",), False), set()) is not None) is is_found

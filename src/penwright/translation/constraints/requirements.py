@@ -9,8 +9,10 @@ from typing import Literal, NamedTuple
 
 from penwright.decoding.constraints.term_automaton import Borders, ConstraintAutomaton, RequiredTerm, Tokens
 from penwright.decoding.hypotheses import Hypothesis
-from penwright.text import CHINESE_OR_JAPANESE, WITHOUT_SPACES
+from penwright.errors import UsageError
+from penwright.text import CHINESE_OR_JAPANESE, is_in_word
 from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.tokenizer import CONTROLS, controls, never_generated
 from penwright.translation.constraints.glossary import Glossary, capitalize, inflected
 from penwright.translation.constraints.protection import Protection
 
@@ -121,6 +123,7 @@ class AutomatonBuilder:
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer, self._borders = tokenizer, Borders(tokenizer)
+        self._never = {*never_generated(tokenizer), *controls(tokenizer), tokenizer.unknown_id}
 
     def guide(
         self, source: str, constraints: Sequence[Constraint], bias: float, draft: DraftReport = NO_DRAFT
@@ -147,15 +150,24 @@ class AutomatonBuilder:
         return ConstraintAutomaton((), self._borders)
 
     def beginning(self, prefix: str, guide: ConstraintAutomaton | None) -> ConstraintAutomaton | None:
-        """Return the automaton, extended so that all targets must begin with a prefix."""
+        """Return the automaton, extended so that all targets must begin with a prefix.
+
+        Raises UsageError for a prefix with unknown characters, line breaks or control characters.
+        """
         if not prefix.strip():
             return guide
         tokens = tuple(self._tokenizer.target.encode(prefix.strip()))
+        if self._never.intersection(tokens):
+            unknown = self._tokenizer.target.unknown_characters(prefix.strip())
+            refused = dict.fromkeys([*unknown, *(letter for letter in prefix.strip() if letter in CONTROLS)])
+            raise UsageError(
+                f"the prefix has characters that the model cannot write: {' '.join(map(repr, refused))}. Leave them out"
+            )
         whole = prefix[-1].isspace()
         return replace(guide or self.nothing(), prefix=tokens, whole_prefix=whole)
 
     def _term(self, constraint: Constraint, count: int, bias: float, position: int | None) -> RequiredTerm:
-        """Convert a constraint to a term, leaving out forms with characters unknown to the tokenizer."""
+        """Convert a constraint to a term, leaving out forms with characters that the model cannot write."""
         capitalized = tuple(map(capitalize, constraint.forms)) if constraint.follows_case else constraint.forms
         spaced = self._tokens(f" {form}" for form in constraint.forms)
         return RequiredTerm(
@@ -170,7 +182,7 @@ class AutomatonBuilder:
 
     def _tokens(self, forms: Iterable[str]) -> tuple[Tokens, ...]:
         encoded = [tuple(self._tokenizer.target.encode(form)) for form in forms]
-        return tuple(tokens for tokens in encoded if self._tokenizer.unknown_id not in tokens)
+        return tuple(tokens for tokens in encoded if not self._never.intersection(tokens))
 
 
 def tokens_before(tokenizer: Tokenizer, text: str, offset: int) -> int:
@@ -187,9 +199,14 @@ def grouped(constraints: Iterable[Constraint]) -> list[tuple[Constraint, int]]:
 
 
 def constraint_results(
-    source: str, constraints: Sequence[Constraint], hypothesis: Hypothesis, tokenizer: Tokenizer, draft: DraftReport
+    source: str,
+    constraints: Sequence[Constraint],
+    hypothesis: Hypothesis,
+    tokenizer: Tokenizer,
+    draft: DraftReport,
+    prefix: str = "",
 ) -> tuple[str, list[ConstraintResult]]:
-    """Return the translation, with missing protected spans inserted, and the result of each constraint."""
+    """Return the translation, with missing protected spans inserted after its prefix, and each constraint's result."""
     decoded = tokenizer.decode(hypothesis.tokens)
     text = decoded.lstrip(" ") if constraints else decoded  # drop the leading space of a required term
     spans, n_cut = find_spans(text, constraints), len(decoded) - len(text)
@@ -203,7 +220,7 @@ def constraint_results(
             constraint.protected and _is_unlikely(hypothesis, tokenizer, (span[0] + n_cut, span[1] + n_cut))
         )
         results.append(ConstraintResult(*in_source, "forced" if forced else "found", text[slice(*span)], *span))
-    return _with_insertions(source, text, constraints, results)
+    return _with_insertions(source, text, constraints, results, len(prefix.strip()))
 
 
 def _separator(letter: str, space: str) -> str:
@@ -242,25 +259,31 @@ def find_span(text: str, constraint: Constraint, taken: Collection[Range]) -> Ra
 
 
 def _is_whole(text: str, start: int, end: int, *, spans: bool) -> bool:
-    """Return whether no letter or digit adjoins the words at either end.
+    """Return whether no letter, digit or combining mark adjoins the words at either end.
 
     A protected span that begins or ends with a symbol may adjoin letters there. "1 kg" does not match inside "11 kg".
     """
     sides = (text[start - 1 : start] if start else "", text[start]), (text[end : end + 1], text[end - 1])
     neighbors = [outside for outside, inside in sides if inside.isalnum() or not spans]
-    return not any(letter.isalnum() and not WITHOUT_SPACES.match(letter) for letter in neighbors)
+    return not any(is_in_word(letter) and letter != "_" for letter in neighbors)
 
 
 def _with_insertions(
-    source: str, text: str, constraints: Sequence[Constraint], results: list[ConstraintResult]
+    source: str, text: str, constraints: Sequence[Constraint], results: list[ConstraintResult], n_fixed: int
 ) -> tuple[str, list[ConstraintResult]]:
-    """Insert missing protected spans at word boundaries, at their relative positions in the source."""
+    """Insert missing protected spans at word boundaries, at their relative positions in the source.
+
+    The first `n_fixed` characters of the text stay in place.
+    """
     for number, constraint in enumerate(constraints):
         if results[number].state != "missed" or not constraint.protected:
             continue
         words, ideal = constraint.forms[0], round(len(text) * constraint.start / max(1, len(source)))
         borders = [0, *(match.start() for match in re.finditer(r"\s|(?<=[、，：；])", text)), len(text)]
-        occupied = [(r.target_start, r.target_end) for r in results if r.target_start >= 0]
+        occupied = [
+            (-1, min(n_fixed, len(text))),
+            *((r.target_start, r.target_end) for r in results if r.target_start >= 0),
+        ]
         free = [b for b in borders if all(not start < b < end for start, end in occupied)]
         border = min(free, key=lambda b: abs(b - ideal))
         added = _separator(text[:border][-1:], " ") + words + ("" if border else _separator(text[:1].strip(), " "))

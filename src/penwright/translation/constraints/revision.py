@@ -22,7 +22,14 @@ from penwright.text import WITHOUT_SPACES
 from penwright.tokenizers import Tokenizer
 from penwright.translation.constraints.glossary import capitalize
 from penwright.translation.constraints.requirements import Constraint, DraftReport, TargetWord, tokens_before
-from penwright.translation.results import ConstrainedSegment, Segment, SegmentResult, source_text, source_tokens
+from penwright.translation.results import (
+    ConstrainedSegment,
+    Segment,
+    SegmentResult,
+    longest_target,
+    source_text,
+    source_tokens,
+)
 
 BATCH_TOKENS = 2048  # maximum number of target tokens per batch, padding included; limits the memory for logits
 MIN_LOSS = 1.0  # minimum drop in a word's log-probability, in nats, when the tokens that it translates are hidden
@@ -137,7 +144,8 @@ class Revision:
 
         `limit` is the maximum length in tokens, end token included.
         """
-        longest = min(limit or self._model.settings.context_length, self._model.settings.context_length)
+        longest = longest_target(self._model, self._tokenizer)
+        longest = min(limit or longest, longest)
         end = self._tokenizer.end_id
         targets = [
             self._swap(segment, hypothesis.tokens) for segment, hypothesis in zip(constrained, drafts, strict=True)

@@ -28,7 +28,14 @@ from penwright.translation.constraints.requirements import (
     constraints_of,
 )
 from penwright.translation.constraints.revision import Revision, with_swapped
-from penwright.translation.results import ConstrainedSegment, Segment, SegmentResult, WantedSegment, source_tokens
+from penwright.translation.results import (
+    ConstrainedSegment,
+    Segment,
+    SegmentResult,
+    WantedSegment,
+    longest_target,
+    source_tokens,
+)
 
 MAX_LOSS = 2.0  # maximum loss of log-probability, in nats, when required words are swapped into a draft
 BATCH_TOKENS = 4096  # maximum number of source tokens in a batch, padding included, times beam_size
@@ -58,14 +65,14 @@ class Searcher:
         `watch` is called during both searches, with indices into the segments of the current one. Segments that are no
         longer `wanted` keep the results found so far.
         """
-        untranslated = {segment: _untranslated(segment) for segment in segments if _is_protected(segment)}
-        others = [segment for segment in segments if segment not in untranslated]
+        copied = untranslated(segments)
+        others = [segment for segment in segments if segment not in copied]
         unconstrained = self.search(list(map(self.soft_constraints, others)), settings, limit, watch, wanted)
-        results = untranslated | dict(zip(others, unconstrained, strict=True))
+        results = copied | dict(zip(others, unconstrained, strict=True))
         missed = [segment for segment in others if segment.constraints.is_hard and results[segment][0].missed]
         missed = [segment for segment in missed if wanted is None or wanted(segment)]
         drafts = self._revision.drafts(missed, [results[segment][0] for segment in missed])
-        constrained = [self._with_draft(segment, draft) for segment, draft in zip(missed, drafts, strict=True)]
+        constrained = [self.all_constraints(segment, draft) for segment, draft in zip(missed, drafts, strict=True)]
         hypotheses = [results[segment][0].hypothesis for segment in missed]
         swapped = {
             each.segment: self._distinct(each, [hypothesis] if hypothesis else [])
@@ -99,7 +106,7 @@ class Searcher:
         enforced = [constraint for constraint in constraints if constraint.protected or not segment.constraints.is_hard]
         return self._constrained(segment, constraints, enforced, NO_DRAFT)
 
-    def _with_draft(self, segment: Segment, draft: DraftReport) -> ConstrainedSegment:
+    def all_constraints(self, segment: Segment, draft: DraftReport = NO_DRAFT) -> ConstrainedSegment:
         """Constrain a segment by all its glossary words, its protected spans and its prefix."""
         constraints = constraints_of(segment.source, segment.constraints)
         return self._constrained(segment, constraints, constraints, draft)
@@ -190,10 +197,11 @@ class Searcher:
         """Return the maximum length of a target, in tokens.
 
         Twice the source length is more than any language pair needs. The ratio varies most for short sources, so 20
-        tokens are added.
+        tokens are added. `asked_for` does not count the tokens of the prefix.
         """
-        n_required = len(guide.prefix) + guide.start().prospects.needed if guide else 0
-        return min(asked_for or 2 * n_source + 20 + n_required, self._model.settings.context_length)
+        n_prefix, n_required = (len(guide.prefix), guide.start().prospects.needed) if guide else (0, 0)
+        most = n_prefix + (asked_for or 2 * n_source + 20 + n_required)
+        return min(most, longest_target(self._model, self._tokenizer))
 
     def _limit(self, n_source: int, constrained: ConstrainedSegment, asked_for: int | None) -> int:
         """Return the maximum length of a target, close to the length of the draft if there is a draft.
@@ -216,7 +224,12 @@ class Searcher:
     def to_result(self, constrained: ConstrainedSegment, hypothesis: Hypothesis) -> SegmentResult:
         """Return a hypothesis as text, with the results of its constraints."""
         text, results = constraint_results(
-            constrained.segment.source, constrained.constraints, hypothesis, self._tokenizer, constrained.draft
+            constrained.segment.source,
+            constrained.constraints,
+            hypothesis,
+            self._tokenizer,
+            constrained.draft,
+            constrained.segment.prefix,
         )
         return SegmentResult(text, hypothesis, constrained.constraints, results)
 
@@ -244,8 +257,12 @@ def _is_as_good(swapped: SegmentResult, draft: SegmentResult) -> bool:
     return not swapped.missed and swapped.hypothesis.log_prob > draft.hypothesis.log_prob - MAX_LOSS
 
 
+def untranslated(segments: Sequence[Segment]) -> dict[Segment, list[SegmentResult]]:
+    """Return the segments that are a single protected span, with their source as the only result."""
+    return {segment: _untranslated(segment) for segment in segments if _is_protected(segment)}
+
+
 def _is_protected(segment: Segment) -> bool:
-    """Return whether the whole segment is a single protected span."""
     return not segment.prefix and segment.constraints.protection.spans(segment.source) == [
         ProtectedSpan(0, len(segment.source))
     ]
