@@ -219,3 +219,11 @@ def test_prefixes_drop_the_oldest_and_those_contained_in_others() -> None:
         prefixes.keep(*entry(tokens))
     assert [each.tokens.tolist() for each in prefixes.entries] == [[5, 6, 7, 8], [9, 9, 9, 9, 9]]
     assert n_common(np.array([1, 2, 3]), np.array([1, 2, 4, 5])) == 2
+
+
+def test_beginning_of_a_text_that_is_longer_than_the_cache_is_kept() -> None:
+    prefixes = Prefixes(max_bytes=2 * 4 * 4 * 5)
+    for tokens in ([1, 2, 3], [4, 5, 6, 7, 8, 9]):
+        prefixes.keep(*entry(tokens))
+    assert [each.tokens.tolist() for each in prefixes.entries] == [[4, 5, 6, 7, 8]]
+    assert prefixes.entries[0].layers[0].keys.shape == (1, 1, 5, 4)

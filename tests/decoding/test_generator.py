@@ -73,6 +73,19 @@ def test_long_conversation_keeps_as_many_messages_as_fit(
     assert len(attempts) <= 12
 
 
+def test_answer_of_unlimited_length_has_half_of_a_short_context(
+    generating_model: Callable[..., DecoderOnly], raw_bytes: Tokenizer
+) -> None:
+    model = generating_model(raw_bytes.vocab_size, context_length=200, output_bias=True)
+    with torch.no_grad():
+        model.output.bias[raw_bytes.end_id] = 100.0
+    generator = Generator(model, raw_bytes, template=PLAIN_TEMPLATE)
+    messages = [Message(("user", "assistant")[n % 2], f"message {n:03}") for n in range(7)]
+    for options in ({}, {"max_new_tokens": 150}):
+        prompt = generator.answer(messages, **options).prompt
+        assert "message 002" not in prompt and prompt.endswith("message 006\nAssistant:\n") and len(prompt) < 100
+
+
 def test_repeated_prompt_gives_different_samples(generator: Generator) -> None:
     again = [completion.text for completion in generator.generate(["ab"] * 4)]
     among = [completion.text for completion in generator.generate(["ab", "c", "ab", "ab", "ab"])]

@@ -6,6 +6,7 @@ import string
 import struct
 import unicodedata
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -1226,8 +1227,9 @@ def test_answer_ends_with_the_templates_end_of_turn_token(base_model: Path, tmp_
     expected = theirs.apply_chat_template([each._asdict() for each in CONVERSATION[1:]], add_generation_prompt=True)
     assert ours.chat_tokens(CONVERSATION[1:]) == [ours.tokenizer.start_id, *expected["input_ids"]]
     free = ours.answer(CONVERSATION, max_new_tokens=8)
-    for end in (turn_end, ours.tokenizer.end_id):
-        (request,) = ours.requests(ours.chat_tokens(CONVERSATION), {"max_new_tokens": 8}, biases={end: 1e9})
+    for end, banned in product((turn_end, ours.tokenizer.end_id), ((), ("zebra",))):
+        settings = {"max_new_tokens": 8, "banned_words": banned}
+        (request,) = ours.requests(ours.chat_tokens(CONVERSATION), settings, biases={end: 1e9})
         pool = ours.pool()
         pool.join(request)
         while not request.is_finished:

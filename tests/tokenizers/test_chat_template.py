@@ -1,6 +1,8 @@
 """Chat templates: the same text as in transformers, and messages that stay plain text."""
 
 import json
+from datetime import date
+from types import SimpleNamespace
 
 import pytest
 import transformers
@@ -231,3 +233,11 @@ def test_endless_template_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     source = f"{'{% for n in range(9999) %}' * 4}{'{% endfor %}' * 4}"
     with pytest.raises(PenwrightError, match="needs more than 2 s or 512 MiB of memory"):
         ChatTemplate(source).turns(MESSAGES[:1])
+
+
+def test_date_in_a_template_is_that_of_each_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    for day in (date(2031, 5, 1), date(2032, 5, 1)):
+        done = SimpleNamespace(stdout=json.dumps({"text": str(day.year)}))
+        monkeypatch.setattr(chat_template, "date", SimpleNamespace(today=lambda day=day: day))
+        monkeypatch.setattr(chat_template, "run_limited", lambda *_, done=done, **__: done)
+        assert ChatTemplate(DATED).turns(MESSAGES[:1])[1] == (str(day.year),)

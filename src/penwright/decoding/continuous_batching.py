@@ -59,7 +59,13 @@ class Prefixes:
     entries: list[Prefix] = field(default_factory=list)  # the most recent text comes last
 
     def keep(self, tokens: Tokens, layers: Sequence[KeysValues]) -> None:
-        """Cache a copy of the keys and values of a text, and drop cached texts that are prefixes of it."""
+        """Cache a copy of the keys and values of a text, or of its first tokens if it is longer than the whole cache.
+
+        Drop cached texts that are prefixes of it.
+        """
+        text = Prefix(tokens, layers)
+        n_fitting = self.max_bytes * len(tokens) // max(1, text.n_bytes)
+        tokens, layers = tokens[:n_fitting], text.cut(n_fitting)
         if len(tokens) < MIN_PREFIX or any(n_common(entry.tokens, tokens) == len(tokens) for entry in self.entries):
             return
         self.entries = [entry for entry in self.entries if n_common(entry.tokens, tokens) < len(entry.tokens)]
@@ -99,7 +105,7 @@ class ContinuousBatch:
         self._ahead: Logits | None = None  # logits of the next step, if it has already started
         self._waiting: deque[Request] = deque()
         self._prefixes = Prefixes()
-        self._utf8_rules = Utf8Rules.of(tokenizer, never_generated(tokenizer))
+        self._utf8_rules = Utf8Rules.of(tokenizer, never_generated(tokenizer), tuple(sorted(self._end_ids)))
 
     @property
     def n_rows(self) -> int:

@@ -17,7 +17,7 @@ from penwright.decoding.batches import Padded, PromptBatch, newest_half
 from penwright.decoding.constraints.expressions import never_end
 from penwright.decoding.continuous_batching import ContinuousBatch
 from penwright.decoding.engine import DecodeEngine
-from penwright.decoding.requests import Finish, Request, plan_of
+from penwright.decoding.requests import MAX_NEW_TOKENS, DecodingPlan, Finish, Request, plan_of
 from penwright.decoding.windows import mean_pooled, read_windows, split, unit_vectors
 from penwright.errors import UsageError
 from penwright.model import evaluating
@@ -95,7 +95,7 @@ class Generator:
         Raises UsageError before generation starts if no completion of a prompt can satisfy the settings.
         """
         settings = decoding_settings(self.defaults, settings, options)
-        plan, numbers = plan_of(self.tokenizer, settings, prompts), {prompt: count() for prompt in prompts}
+        plan, numbers = self._plan(settings, prompts), {prompt: count() for prompt in prompts}
         requests = [Request(prompt, self._encode(prompt), plan, next(numbers[prompt])) for prompt in prompts]
         batch = self.pool(BATCH_ROWS)
         for request in requests:
@@ -111,7 +111,7 @@ class Generator:
         Returns the completion (`done = yield from ...`).
         """
         settings = decoding_settings(self.defaults, settings, options)
-        return self._stream(Request(prompt, self._encode(prompt), plan_of(self.tokenizer, settings, [prompt])))
+        return self._stream(Request(prompt, self._encode(prompt), self._plan(settings, [prompt])))
 
     def _stream(self, request: Request) -> Stream[str, None, Completion]:
         batch = self.pool(1)
@@ -128,9 +128,9 @@ class Generator:
         Raises UsageError for a model that was not trained to answer.
         """
         settings = decoding_settings(self.defaults, settings, options)
-        tokens = self.chat_tokens(messages, settings.max_new_tokens or 0)
+        tokens = self.chat_tokens(messages, settings.max_new_tokens or MAX_NEW_TOKENS)
         prompt = self.tokenizer.decode(tokens)
-        return _from_first_word(self._stream(Request(prompt, tokens, plan_of(self.tokenizer, settings, [prompt]))))
+        return _from_first_word(self._stream(Request(prompt, tokens, self._plan(settings, [prompt]))))
 
     def answer(self, messages: Sequence[Message], settings: GivenSettings = None, **options: Any) -> Completion:
         """Return the answer to a conversation. The options are those of `generate`."""
@@ -195,7 +195,7 @@ class Generator:
         """
         text = prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)
         tokens = self._encode(prompt) if isinstance(prompt, str) else self.tokenizer.prompt(prompt)
-        plan = plan_of(self.tokenizer, decoding_settings(self.defaults, settings), [text], biases, check)
+        plan = self._plan(decoding_settings(self.defaults, settings), [text], biases, check)
         return [Request(text, tokens, plan, number, n_likely) for number in range(n)]
 
     def pool(self, max_rows: int = 64) -> ContinuousBatch:
@@ -246,6 +246,15 @@ class Generator:
                 f"only the last {newest_half(context_length)} are used"
             )
         return tuple(warnings)
+
+    def _plan(
+        self,
+        settings: DecodingSettings,
+        prompts: Sequence[str],
+        biases: Mapping[int, float] | None = None,
+        check: Callable[[], None] = never_end,
+    ) -> DecodingPlan:
+        return plan_of(self.tokenizer, settings, prompts, biases, check, self.end_ids)
 
     def _encode(self, prompt: str) -> list[int]:
         return self.tokenizer.prompt(self.tokenizer.encode(prompt))

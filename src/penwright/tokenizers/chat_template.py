@@ -5,6 +5,7 @@ import re
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -154,7 +155,8 @@ def _marked(messages: Sequence[Message], starts: Sequence[int]) -> tuple[Message
 
 def _rendered(template: ChatTemplate, messages: tuple[Message, ...]) -> str:
     """Render the template. Raise PenwrightError if it is invalid, rejects the messages, or exceeds a limit."""
-    answer = _answer(template, messages)
+    today = date.today() if "strftime_now" in template.source else None  # such a template writes the date
+    answer = _answer(template, messages, today)
     if "invalid" in answer:
         raise PenwrightError(f"the chat template is not valid: {answer['error']}")
     if "error" in answer:
@@ -163,10 +165,11 @@ def _rendered(template: ChatTemplate, messages: tuple[Message, ...]) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _answer(template: ChatTemplate, messages: tuple[Message, ...]) -> dict[str, str]:
+def _answer(template: ChatTemplate, messages: tuple[Message, ...], today: date | None) -> dict[str, str]:
     """Return the rendered text or an error. Except for PLAIN, templates run in a process with limited memory and time.
 
-    Raises PenwrightError if the process exceeds a limit.
+    `today` only makes each day's results separate entries of the cache. Raises PenwrightError if the process exceeds a
+    limit.
     """
     from penwright.tokenizers import chat_worker  # noqa: PLC0415 - few runs need it
 
