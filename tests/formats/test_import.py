@@ -742,6 +742,7 @@ AWKWARD = [
     "ﬁne ① Ｆｕｌｌ",
     "unseen: ő Ж 🦜 \u200b",
     "tab\tand\nline",
+    "\n edges\u00a0\t",
     "the ▁ sign",
     "don't",
 ]
@@ -768,6 +769,11 @@ def test_sentencepiece_model_gives_the_ids_of_its_library(kind, options, spm, tm
         assert ours.encode(text) == theirs.encode(text), text
         assert ours.decode(ours.encode(text)) == theirs.decode(theirs.encode(text)).replace(" \u2047 ", "\ufffd")
     assert Tokenizer.load(save_tokenizer(ours, tmp_path)).encode(TEXTS[0]) == ours.encode(TEXTS[0])
+
+
+def test_sentencepiece_model_with_spaces_after_words_is_refused(spm) -> None:
+    with pytest.raises(ValueError, match="treat_whitespace_as_suffix"):
+        parse_sentencepiece(spm("unigram", treat_whitespace_as_suffix=True).read_bytes())
 
 
 def save_tokenizer(tokenizer: ForeignTokenizer, folder: Path) -> Path:

@@ -47,6 +47,8 @@ def parse_sentencepiece(content: bytes) -> SentencePieceModel:
         raise ValueError(
             f"it is not a SentencePiece model of type unigram or BPE (type {kind!r}, {len(pieces)} pieces)"
         )
+    if trainer.get(24):
+        raise ValueError("it puts spaces at the ends of words (treat_whitespace_as_suffix), which is not supported")
     return SentencePieceModel(
         pieces, int(kind), charsmap, adds_prefix=bool(normalizer.get(3, True)), trims=bool(normalizer.get(4, True))
     )
@@ -132,11 +134,12 @@ def _normalizers(model: SentencePieceModel) -> list[dict[str, Any]]:
         {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(model.charsmap).decode()},
         compose,
     ]
-    trims: list[dict[str, Any]] = [
-        {"type": "Strip", "strip_left": True, "strip_right": True},
-        {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "},
-    ]
+    trims = [_replacement(r"\A +| +\z", ""), _replacement(" {2,}", " ")]
     return (rules if model.charsmap else []) + (trims if model.trims else [])
+
+
+def _replacement(pattern: str, content: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": {"Regex": pattern}, "content": content}
 
 
 def _unigram(pieces: Sequence[SentencePiece], unknown: int | None) -> dict[str, Any]:
@@ -197,7 +200,7 @@ def from_tokenizer_json(file: Table) -> SentencePieceModel:
         UNIGRAM if is_unigram else BPE,
         base64.b64decode(rules["Precompiled"]["precompiled_charsmap"]) if "Precompiled" in rules else b"",
         adds_prefix=file["pre_tokenizer"]["prepend_scheme"] != "never",
-        trims="Strip" in rules,
+        trims="Replace" in rules,
     )
 
 
