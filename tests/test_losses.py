@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from penwright import losses
-from penwright.config import ModelSettings, Task
-from penwright.data.batches import IGNORED, Batch, LabelledBatch, PairBatch, TextBatch
+from penwright.config import ModelSettings, ProblemType, Task
+from penwright.data.batches import IGNORED, Batch, LabelledBatch, MaskedBatch, PairBatch, TextBatch
 from penwright.losses import Teachers, consistent_loss, summed_loss, vocabulary_loss
 from penwright.model import Model, make_model
 from penwright.model.block import Stack
@@ -196,6 +196,44 @@ def test_each_of_two_passes_learns_from_the_other(task: Task) -> None:
     parameters = list(model.parameters())
     for ours, theirs in zip(*(torch.autograd.grad(each, parameters) for each in (loss, expected)), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("problem", ["single_label_classification", "multi_label_classification", "regression"])
+def test_distillation_of_a_classifier_mixes_its_two_losses(problem: ProblemType) -> None:
+    changed = settings().model_copy(update={"problem_type": problem})
+    student, teacher = (make_model("classify", 9, changed, 3).eval() for _ in range(2))
+    targets = (
+        torch.tensor([0, 2]) if problem == "single_label_classification" else torch.tensor([[0.0, 1, 1], [1, 0, 0]])
+    )
+    batch = LabelledBatch(2, TOKENS, REAL, targets)
+    first, mixed, last = (summed_loss(student, batch, teachers=Teachers([teacher], w)) for w in (0.0, 0.25, 1.0))
+    torch.testing.assert_close(first, summed_loss(student, batch))
+    torch.testing.assert_close(mixed, 0.75 * first + 0.25 * last)
+    assert not torch.allclose(first, last)
+    summed_loss(student, batch, teachers=Teachers([student], 1.0)).backward()
+    assert all(p.grad is None or p.grad.abs().max() < 1e-6 for p in student.parameters()), "nothing to learn"
+
+
+def test_losses_of_classifiers_equal_the_references() -> None:
+    model = make_model("classify", 9, settings(), 3).eval()
+    batch = BATCHES["classify"]
+    assert isinstance(batch, LabelledBatch)
+    logits = model(batch.tokens, batch.padding)
+    expected = F.cross_entropy(logits, batch.targets, reduction="sum", label_smoothing=0.1)
+    torch.testing.assert_close(summed_loss(model, batch, 0.1), expected)
+    scores = torch.tensor([[0.5, 1.0, 2.0], [-1.0, 0.0, 1.0]])
+    model.settings = settings().model_copy(update={"problem_type": "regression"})
+    found = summed_loss(model, replace(batch, targets=scores))
+    torch.testing.assert_close(found, (logits - scores).square().sum() / 2)
+
+
+def test_loss_of_masked_tokens_has_label_smoothing() -> None:
+    model = make_model("encode", 9, settings(), 0).eval()
+    targets = TOKENS.clone().index_fill_(1, torch.tensor([0, 2]), IGNORED)
+    batch = MaskedBatch(4, TOKENS, REAL, targets)
+    logits = F.linear(model.hidden(TOKENS, REAL), model.embedding.tokens.weight)
+    expected = reference_loss(logits.flatten(0, 1), nn.Identity(), targets.flatten(), 0.1)
+    torch.testing.assert_close(summed_loss(model, batch, 0.1), expected)
 
 
 def test_teacher_gets_the_same_positions_and_padding_as_the_student() -> None:

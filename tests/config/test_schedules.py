@@ -71,3 +71,11 @@ def test_wsd_without_cooldown_stays_at_the_peak() -> None:
 @pytest.mark.parametrize("kind", [Cosine, Linear, WarmupStableDecay, Constant])
 def test_rate_stays_at_the_peak_while_the_total_is_unknown(kind: type[Schedule]) -> None:
     assert kind(warmup_steps=3).factor(1000, None) == 1.0
+
+
+@pytest.mark.parametrize("warmup_steps", [0, 10])
+@pytest.mark.parametrize("step", [20, 35])
+def test_cooldown_brought_forward_begins_at_once(warmup_steps: int, step: int) -> None:
+    schedule = WarmupStableDecay(warmup_steps=warmup_steps, cooldown_fraction=0.25)
+    total = schedule.total_if_cooled_from(step)
+    assert schedule.factor(step, total) == 1.0 > schedule.factor(step + 1, total)

@@ -4,7 +4,7 @@ from torch import nn
 
 from penwright.config import AdamW, ModelSettings, Muon
 from penwright.model.transformer import DecoderOnly
-from penwright.training.optimizers import MuonOptimizer, Optimizers, orthogonalize
+from penwright.training.optimizers import MuonOptimizer, Optimizers, WeightAverage, orthogonalize
 
 
 @pytest.mark.parametrize("shape", [(2, 8, 8), (1, 4, 16), (3, 16, 4)])
@@ -13,13 +13,14 @@ def test_orthogonalised_matrices_have_singular_values_near_one(shape: tuple[int,
     assert values.min() > 0.5 and values.max() < 1.4
 
 
-def test_muon_equals_torch_muon_in_bfloat16() -> None:
-    ours, theirs = nn.Linear(8, 16, bias=False), nn.Linear(8, 16, bias=False)
+@pytest.mark.parametrize(("rows", "columns"), [(16, 8), (8, 16)])
+def test_muon_equals_torch_muon_in_bfloat16(rows: int, columns: int) -> None:
+    ours, theirs = (nn.Linear(columns, rows, bias=False) for _ in range(2))
     theirs.load_state_dict(ours.state_dict())
     one = MuonOptimizer(ours.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1, precision=torch.bfloat16)
     other = torch.optim.Muon(theirs.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
     for _ in range(3):
-        gradient = torch.randn(16, 8)
+        gradient = torch.randn(rows, columns)
         for layer, optimizer in ((ours, one), (theirs, other)):
             layer.weight.grad = gradient.clone()
             optimizer.step()
@@ -73,3 +74,37 @@ def test_loaded_state_moves_to_the_device_of_the_parameters() -> None:
     on_meta.load_state(before.state())
     assert on_meta.state().keys() == before.state().keys()
     assert {tensor.device.type for tensor in on_meta.state().values()} == {"meta"}
+
+
+def test_state_of_another_shape_is_refused() -> None:
+    small, large = (
+        Optimizers(DecoderOnly(11, ModelSettings(d_model=width, n_layers=1, n_heads=2)), AdamW()) for width in (16, 32)
+    )
+    for parameter in small.parts[0][1].values():
+        parameter.grad = torch.randn_like(parameter)
+    small.step(1.0)
+    with pytest.raises(ValueError, match="has a different shape than its parameter"):
+        large.load_state(small.state())
+
+
+def test_average_soon_forgets_the_first_weights_and_later_changes_slowly() -> None:
+    layer = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(layer.weight)
+    average = WeightAverage(layer, 0.999)
+    nn.init.ones_(layer.weight)
+    for step in range(1, 11):
+        average.update(step)
+    assert average.average["weight"].item() == pytest.approx(1, abs=1e-4)
+    nn.init.zeros_(layer.weight)
+    average.update(10**6)
+    assert average.average["weight"].item() == pytest.approx(0.999, abs=1e-4)
+
+
+def test_failed_evaluation_restores_the_current_weights() -> None:
+    layer = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(layer.weight)
+    average = WeightAverage(layer, 0.9)
+    nn.init.ones_(layer.weight)
+    with pytest.raises(ZeroDivisionError), average.applied():
+        _ = 1 / layer.weight.item()
+    assert (layer.weight.item(), average.average["weight"].item()) == (1, 0)

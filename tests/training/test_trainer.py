@@ -58,6 +58,16 @@ def test_consistency_begins_in_the_middle(make_trainer: MakeTrainer) -> None:
         assert one.n_targets == other.n_targets
 
 
+def test_throughput_is_measured_again_when_consistency_begins(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer(training={"minutes": 1, "steps": None, "consistency": 0.7})
+    clock = trainer.budget.clock
+    assert clock is not None
+    for seconds, mark in ((1.0, (3, 1.0)), (40.0, None)):
+        clock.mark, trainer.state.seconds = (3, 1.0), seconds
+        trainer._step()
+        assert clock.mark == mark and trainer.is_consistent == (mark is None)
+
+
 def test_training_continues_without_compiled_code_if_compilation_fails(make_trainer: MakeTrainer) -> None:
     def fail(*inputs: object) -> None:
         raise BackendCompilerFailed(None, RuntimeError("cc1plus was killed"), None)
@@ -161,6 +171,13 @@ def test_diverged_training_stops_with_advice(make_trainer: MakeTrainer) -> None:
     assert trainer.state.skipped == TOO_MANY_SKIPPED
 
 
+def test_skipped_steps_that_do_not_follow_each_other_do_not_end_training(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer(training={"steps": 2 * TOO_MANY_SKIPPED + 2})
+    weight = trainer.model.embedding.tokens.weight
+    weight.register_hook(lambda gradient: gradient * (float("nan") if trainer.state.step % 2 else 1.0))
+    assert train(trainer).state.skipped == TOO_MANY_SKIPPED + 1
+
+
 def test_epochs_budget_trains_for_that_many_epochs(make_trainer: MakeTrainer) -> None:
     trainer = train(make_trainer(training={"steps": None, "epochs": 2.0}))
     assert trainer.budget.epoch == pytest.approx(2.0, abs=0.1)
@@ -170,6 +187,24 @@ def test_extended_budget_starts_where_the_last_one_ended(make_trainer: MakeTrain
     trainer = train(make_trainer())
     trainer.budget.extend()
     assert [report.step for report in trainer.steps()] == list(range(7, 13))
+
+
+def test_extended_budget_begins_like_a_new_one(make_trainer: MakeTrainer) -> None:
+    new, used = (make_trainer(training={"minutes": 1, "steps": None}).budget for _ in range(2))
+    spent = {"step": 40, "seconds": 70.0, "total_steps": 40, "ends_by_the_clock": True, "ends_early": True}
+    spent |= {"turn_step": 9, "turn_progress": 0.4, "evaluations_since_best": 2, "evaluations_over_fitted": 1}
+    spent |= {"best_nats": 1.0, "stopped_early": True, "is_consistent": True, "clock_mark": [3, 1.0]}
+    used.load({**used.save(), **spent})
+    used.extend()
+    assert used.save() == {**new.save(), "step": 40, "seconds": 70.0, "first_step": 40, "first_second": 70.0}
+
+
+def test_cooldown_that_has_begun_is_not_postponed(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer(training={"steps": 20}, schedule={"type": "wsd", "cooldown_fraction": 0.5})
+    for report in trainer.steps():
+        if report.step == 15:
+            assert not trainer.budget.cool_down()
+    assert trainer.state.step == 20
 
 
 def test_gradient_clipping_bounds_the_step(make_trainer: MakeTrainer) -> None:
