@@ -12,6 +12,7 @@ from penwright.config import DecodingSettings, Table
 from penwright.decoding import continuous_batching as pool_module
 from penwright.decoding import continuous_batching as prefixes_module
 from penwright.decoding import cuda_graphs
+from penwright.decoding.batches import PromptBatch
 from penwright.decoding.continuous_batching import ContinuousBatch, Prefixes, n_common
 from penwright.decoding.requests import Request, TokenUpdate
 from penwright.errors import PenwrightError
@@ -227,3 +228,21 @@ def test_beginning_of_a_text_that_is_longer_than_the_cache_is_kept() -> None:
         prefixes.keep(*entry(tokens))
     assert [each.tokens.tolist() for each in prefixes.entries] == [[4, 5, 6, 7, 8]]
     assert prefixes.entries[0].layers[0].keys.shape == (1, 1, 5, 4)
+
+
+def test_requests_whose_prompts_cannot_be_read_are_dropped_too(
+    generator: Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool, requests = generator.pool(3), [*generator.requests("abc", n=2), *generator.requests("hh", n=2)]
+    pool.join(requests[0])
+    pool.step()
+    for request in requests[1:]:
+        pool.join(request)
+    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+        patch.setattr(PromptBatch, "first", lambda *_: _raise(MemoryError()))
+        pool.step()
+    assert pool.clear() == requests and pool.clear() == [] and not pool.busy
+
+
+def _raise(error: Exception) -> None:
+    raise error

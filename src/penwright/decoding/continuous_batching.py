@@ -104,6 +104,7 @@ class ContinuousBatch:
         self._rows: list[RunningCompletion] = []
         self._ahead: Logits | None = None  # logits of the next step, if it has already started
         self._waiting: deque[Request] = deque()
+        self._entering: list[Request] = []  # requests whose prompts are being read
         self._prefixes = Prefixes()
         self._utf8_rules = Utf8Rules.of(tokenizer, never_generated(tokenizer), tuple(sorted(self._end_ids)))
 
@@ -123,10 +124,11 @@ class ContinuousBatch:
 
     def clear(self) -> list[Request]:
         """Drop all requests after an error, and return them."""
-        dropped = [row.request for row in self._rows] + list(self._waiting)
+        dropped = dict.fromkeys([*(row.request for row in self._rows), *self._entering, *self._waiting])
         self._batch, self._rows, self._ahead = LiveBatch(self._model, self._engine), [], None
+        self._entering = []
         self._waiting.clear()
-        return dropped
+        return list(dropped)
 
     @torch.inference_mode()
     def step(self) -> list[tuple[Request, TokenUpdate]]:
@@ -139,7 +141,9 @@ class ContinuousBatch:
                 last = torch.tensor([row.draft.tokens[-1] for row in self._rows], dtype=torch.long, device=device)
                 self._ahead = self._batch.step(last)
             logits, self._ahead = [] if self._ahead is None else [self._ahead], None
-            logits += self._prefill(self._admit())
+            self._entering = self._admit()
+            logits += self._prefill(self._entering)
+            self._entering = []
             pieces = self._write(logits[0] if len(logits) == 1 else torch.cat(logits)) if logits else []
             self._keep([update.finish is None for _, update in pieces])
         return pieces
