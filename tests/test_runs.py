@@ -165,7 +165,7 @@ def test_atomic_write_keeps_the_old_file_when_the_disk_is_full(tmp_path: Path) -
             write_atomically(path, "new" * 100)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert path.read_text() == "old"
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 
 def test_new_run_refuses_a_folder_that_is_not_empty(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Folders that are published atomically: caches, checkpoints, exports and imports."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from penwright import storage
 from penwright.errors import PenwrightError, UsageError
 from penwright.formats.export import new_folder
-from penwright.storage import saving
+from penwright.storage import saving, write_bytes_atomically
 
 
 def test_published_folder_is_on_disk_with_its_subfolders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,8 +18,23 @@ def test_published_folder_is_on_disk_with_its_subfolders(tmp_path: Path, monkeyp
         (folder / "checkpoints").mkdir()
         (folder / "checkpoints" / "weights").touch(0o600)
     assert {"checkpoints", "weights"} <= set(flushed)
+    assert flushed[-1] == tmp_path.name, "the entry of the folder itself"
     assert (tmp_path / "run" / "checkpoints" / "weights").stat().st_mode & 0o044
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_content_is_on_disk_before_it_replaces_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, replace, synced = tmp_path / "recipe.toml", Path.replace, list[int]()
+    fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.fstat(file).st_ino) or fsync(file))
+
+    def replace_if_synced(temporary: Path, target: Path) -> Path:
+        assert temporary.stat().st_ino in synced and temporary.read_bytes() == b"new"
+        return replace(temporary, target)
+
+    monkeypatch.setattr(Path, "replace", replace_if_synced)
+    write_bytes_atomically(path, b"new")
+    assert path.read_bytes() == b"new"
 
 
 def test_export_waits_until_its_files_are_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

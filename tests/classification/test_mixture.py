@@ -2,7 +2,16 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from penwright.classification.mixture import ENCODER_ALONE, PRIOR, fit_mixture, mixed
+from penwright.classification.mixture import (
+    ENCODER_ALONE,
+    LINEAR_ALONE,
+    PRIOR,
+    balancing_weights,
+    fit_mixture,
+    fit_mixture_of_scores,
+    fit_mixture_of_sets,
+    mixed,
+)
 
 
 def log_probs(labels: torch.Tensor, strength: float, seed: int) -> torch.Tensor:
@@ -46,6 +55,13 @@ def test_few_texts_leave_a_pretrained_encoder_alone() -> None:
     assert weights[0] > 0.7 and weights[1] < 0.5
 
 
+@pytest.mark.parametrize("fit", [fit_mixture_of_sets, fit_mixture_of_scores])
+@pytest.mark.parametrize("initial", [LINEAR_ALONE, ENCODER_ALONE])
+def test_outputs_without_information_leave_the_initial_weights(fit, initial: tuple[float, float]) -> None:
+    nothing = torch.zeros(4, 2)
+    assert fit(nothing, nothing, torch.eye(2).repeat(2, 1), initial).tolist() == pytest.approx(initial)
+
+
 def test_balancing_prefers_the_classifier_that_knows_the_rare_label() -> None:
     labels = torch.tensor([0] * 1000 + [1] * 1000 + [2] * 100)
     knows_rare, knows_others = (
@@ -55,6 +71,15 @@ def test_balancing_prefers_the_classifier_that_knows_the_rare_label() -> None:
     plain = fit_mixture(knows_rare, knows_others, labels)
     balanced = fit_mixture(knows_rare, knows_others, labels, balanced=True)
     assert balanced[0] > 1.5 * plain[0]
+
+
+@pytest.mark.parametrize(("counts", "total"), [((50, 50, 0), 100), ((90, 10, 0), 36), ((90, 10), 36)])
+def test_balancing_weights_add_up_to_the_effective_number_of_texts(counts: tuple[int, ...], total: float) -> None:
+    """With 90 and 10 texts, the mean of two means has the variance of one text times (1/90 + 1/10) / 4 = 1/36."""
+    labels = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+    weights = balancing_weights(labels, len(counts))[labels]
+    assert weights.sum().item() == pytest.approx(total)
+    assert [weights[labels == label].sum().item() for label in (0, 1)] == pytest.approx([total / 2] * 2)
 
 
 @pytest.mark.parametrize("seed", range(5))

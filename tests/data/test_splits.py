@@ -46,6 +46,20 @@ def test_held_out_documents_fill_the_size_but_never_take_all():
     assert held_out_documents(hashes, sizes, 5000, seed=0).sum() == 99
 
 
+def test_short_documents_are_not_held_out_more_often():
+    sizes, hashes = np.tile([100, 1], 50), np.arange(100, dtype=np.uint64)
+    chosen = np.array([held_out_documents(hashes, sizes, 250, seed) for seed in range(30)])
+    assert chosen[:, sizes == 1].sum() < 3 * chosen[:, sizes == 100].sum()
+
+
+@pytest.mark.parametrize("select", [held_out_rows, held_out_of_classes])
+def test_seed_changes_the_held_out_part(select):
+    keys, rest = np.arange(200, dtype=np.uint64), (np.zeros(200, dtype=np.uint64),)
+    rest = rest if select is held_out_of_classes else ()
+    one, other = (select(keys, *rest, np.ones(200, dtype=bool), 20, seed) for seed in (1, 2))
+    assert one.sum() == other.sum() == 20 and (one & other).sum() < 10
+
+
 def test_smallest_document_is_held_out_when_all_are_too_large():
     sizes = np.array([50, 30, 40])
     assert held_out_documents(np.arange(3, dtype=np.uint64), sizes, 10, seed=0).tolist() == [False, True, False]

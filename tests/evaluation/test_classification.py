@@ -3,9 +3,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn import functional as F
 
-from penwright.evaluation.classification import balanced_accuracy, classification_scores, confusion_and_nll
-from penwright.evaluation.scores import best_threshold
+from penwright.evaluation.classification import (
+    balanced_accuracy,
+    classification_scores,
+    confusion_and_nll,
+    worst_sets,
+)
+from penwright.evaluation.scores import N_MISTAKES, Mistake, best_threshold, label_scores, worst_mistakes
 
 
 def scores_of(counts: list[list[int]]) -> dict[str, float]:
@@ -56,6 +62,29 @@ def test_confusion_matrix_counts_every_example_in_its_row() -> None:
     assert counts.sum(1).tolist() == [1, 1, 2]
     assert counts.sum(0).tolist() == torch.bincount(log_probs.argmax(-1), minlength=3).tolist()
     assert total.n_targets == 4 and total.nats == pytest.approx(-float(log_probs[range(4), labels].sum()))
+
+
+@pytest.mark.parametrize("has_sets", [False, True])
+def test_most_confident_mistakes_are_numbered_among_all_texts(has_sets: bool) -> None:
+    logits, truth = torch.randn(90, 3), torch.arange(90) % 3
+    texts, labels = [f"text {number}" for number in range(90)], ["a", "b", "c"]
+
+    def mistakes(first_row: int) -> list[Mistake]:
+        part, targets, rest = logits[first_row:], truth[first_row:], texts[first_row:]
+        if has_sets:
+            return worst_sets(part, F.one_hot(targets, 3).float(), torch.full((3,), 0.5), rest, labels, first_row)
+        return worst_mistakes(part.log_softmax(-1), targets, rest, labels, first_row)
+
+    whole, last = mistakes(0), mistakes(50)
+    assert len(whole) == N_MISTAKES and all(texts[each.row] == each.text for each in [*whole, *last])
+    assert [each.probability for each in whole] == sorted((each.probability for each in whole), reverse=True)
+    known = {each.row for each in last}
+    assert known >= {each.row for each in whole if each.row >= 50}
+
+
+def test_label_without_texts_has_no_recall_and_label_without_predictions_no_precision() -> None:
+    scores = label_scores(np.array([[0, 2], [0, 0]]), ["never predicted", "never true"])
+    assert [(each.precision, each.recall, each.f1) for each in scores] == [(None, 0, 0), (0, None, 0)]
 
 
 def test_threshold_has_few_digits_but_separates_the_same_texts() -> None:

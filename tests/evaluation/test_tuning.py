@@ -5,6 +5,7 @@ import torch
 
 from penwright.config import DecodingSettings, ModelSettings
 from penwright.errors import PenwrightError
+from penwright.evaluation import tuning
 from penwright.evaluation.tuning import COVERAGE_PENALTIES, LENGTH_PENALTIES, Tuning, apply_trial, tune
 from penwright.model.transformer import EncoderDecoder
 from penwright.tokenizers.training import train_tokenizer
@@ -44,6 +45,31 @@ def test_settings_that_lower_chrf_more_than_they_raise_bleu_lose(
     bleu: float, p: float, chrf: float, kept: bool
 ) -> None:
     assert Tuning((), before=30.0, after=bleu, p=p, before_chrf=50.0, after_chrf=chrf).is_better == kept
+
+
+def test_settings_are_compared_on_pairs_that_did_not_choose_them(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, translate = list[list[str]](), translator.translate
+    monkeypatch.setattr(
+        translator, "translate", lambda texts, **more: read.append([*texts]) or translate(texts, **more)
+    )
+    sources = [f"{a}{b} {c}" for a in "abcd" for b in "ab" for c in "abc"]
+    tune(translator, sources, sources)
+    chosen_on, *compared_on = map(set, read)
+    assert len(compared_on) == 2 and compared_on[0] == compared_on[1]
+    assert chosen_on | compared_on[0] == set(sources) and not chosen_on & compared_on[0]
+
+
+def test_reranking_equals_the_search_with_a_coverage_penalty(translator: Translator) -> None:
+    translator.defaults = DecodingSettings(beam_size=3, max_new_tokens=4, length_penalty=1.0)  # covers little
+    lists = [each.candidates for each in translator.translate(SOURCES[:4], n_best=3)]
+    ranked = []
+    for weight in (0.0, 5.0):
+        ranked.append(tuning._ranked(lists, tuning._coverages(translator, SOURCES[:4], lists), 1.0, weight))
+        expected = translator.translate(SOURCES[:4], coverage_penalty=weight)
+        assert ranked[-1] == [each.text for each in expected]
+    assert ranked[0] != ranked[1], "the penalty has an effect"
 
 
 def test_too_few_pairs_are_refused(translator: Translator) -> None:

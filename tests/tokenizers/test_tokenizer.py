@@ -1,7 +1,9 @@
 """Properties of every kind of tokenizer, and of each kind alone."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -181,6 +183,42 @@ def test_file_without_our_special_tokens_is_refused(tmp_path: Path, letters: Tok
     (tmp_path / "tokenizer.json").write_text(json.dumps(content | {"added_tokens": []}), encoding="utf-8")
     with pytest.raises(PenwrightError, match="was not made by Penwright"):
         Tokenizer.load(tmp_path / "tokenizer.json")
+
+
+def _with_pattern(file: dict[str, Any]) -> None:
+    (part,) = (each for each in file["pre_tokenizer"]["pretokenizers"] if each["type"] == "Split")
+    part["pattern"] = {"Regex": "(x+x+)+y"}
+
+
+TRUNCATION = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}
+PADDING = {"strategy": {"Fixed": 9}, "direction": "Right", "pad_to_multiple_of": None}
+PADDING |= {"pad_id": 0, "pad_type_id": 0, "pad_token": "<pad>"}
+ENDS = {"type": "BertProcessing", "sep": ["</s>", 1], "cls": ["<s>", 0]}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda file: file.update(truncation=TRUNCATION), "it defines truncation"),
+        (lambda file: file.update(padding=PADDING), "it defines padding"),
+        (lambda file: file.update(normalizer={"type": "Lowercase"}), "a normalizer that Penwright does not use"),
+        (lambda file: file.update(post_processor=ENDS), "a post_processor that Penwright does not use"),
+        (_with_pattern, "a pattern that is not Penwright's"),
+        (lambda file: file["model"]["vocab"].update(a=file["model"]["vocab"]["b"]), "two of its tokens have the same"),
+        (lambda file: file["model"]["vocab"].update(a=10**6), "not consecutive numbers"),
+    ],
+)
+def test_tokenizer_that_penwright_cannot_have_written_is_refused(
+    tmp_path: Path, change: Callable[[dict[str, Any]], None], message: str
+) -> None:
+    path = tmp_path / "tokenizer.json"
+    train_tokenizer("bpe", [*TRAINING, MARKED * 9], 300).save(path)
+    Tokenizer.load(path)
+    file = json.loads(path.read_text(encoding="utf-8"))
+    change(file)
+    path.write_text(json.dumps(file), encoding="utf-8")
+    with pytest.raises(PenwrightError, match=message):
+        Tokenizer.load(path)
 
 
 def test_failed_save_leaves_no_files(tmp_path: Path, letters: Tokenizer):

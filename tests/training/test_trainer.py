@@ -199,14 +199,6 @@ def test_extended_budget_begins_like_a_new_one(make_trainer: MakeTrainer) -> Non
     assert used.save() == {**new.save(), "step": 40, "seconds": 70.0, "first_step": 40, "first_second": 70.0}
 
 
-def test_cooldown_that_has_begun_is_not_postponed(make_trainer: MakeTrainer) -> None:
-    trainer = make_trainer(training={"steps": 20}, schedule={"type": "wsd", "cooldown_fraction": 0.5})
-    for report in trainer.steps():
-        if report.step == 15:
-            assert not trainer.budget.cool_down()
-    assert trainer.state.step == 20
-
-
 def test_gradient_clipping_bounds_the_step(make_trainer: MakeTrainer) -> None:
     trainer = make_trainer(
         training={"steps": 1, "max_grad_norm": 1e-9},

@@ -198,6 +198,19 @@ def test_temperature_near_zero_is_greedy(values: list[int], temperature: float) 
     assert drawn.tolist() == [logits.argmax().item()] * 3
 
 
+@pytest.mark.parametrize(("temperature", "n_kept"), [(1.0, 2), (2.0, 3)])
+def test_filters_see_the_probabilities_at_the_given_temperature(temperature: float, n_kept: int) -> None:
+    settings = DecodingSettings(temperature=temperature, min_p=0.3)
+    logits = distribution(0.6, 0.3, 0.1)  # a sixth of the likeliest; at temperature 2, sqrt(1/6)
+    assert kept(Sampling((), settings).process(logits)).sum() == n_kept
+
+
+def test_penalties_are_applied_in_their_documented_order() -> None:
+    given = {"repetition_penalty": 2.0, "presence_penalty": 1.0, "temperature": 0.0}
+    processed = Sampling((), DecodingSettings(**given)).process(row([6.0] * VOCABULARY), history_of([3]))
+    assert processed[0, 3] == 6 / 2 - 1
+
+
 def test_temperature_divides_logit_differences() -> None:
     assert with_temperature(row([0.0, 3.0, 1.0]), 2.0).tolist() == [[-1.5, 0.0, -1.0]]
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import product, repeat
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from penwright.decoding.batches import TargetBatch
 from penwright.decoding.beam_search import beam_search
 from penwright.decoding.constraints.constrained_beams import BeamState, ConstrainedBeams
-from penwright.decoding.constraints.term_automaton import Borders, ConstraintAutomaton, RequiredTerm
+from penwright.decoding.constraints.term_automaton import SLACK, Borders, ConstraintAutomaton, RequiredTerm
 from penwright.decoding.hypotheses import BeamSettings, Hypothesis
 from penwright.decoding.sampling.logits_process import NEG_INF
 from penwright.decoding.sampling.topk import MAX_K
@@ -179,6 +180,21 @@ def test_log_probabilities_are_those_of_the_model_and_add_up(translating_model: 
     expected = log_probs.gather(1, target[0, 1:, None])[:, 0].tolist()
     assert list(best.log_probs) == pytest.approx(expected, abs=1e-4)
     assert best.log_prob == pytest.approx(sum(expected), abs=1e-3)
+
+
+@pytest.mark.parametrize("position", [0, 3, 6, 9])  # without a position, this model begins the term at 4 or 9
+def test_term_begins_at_its_expected_position(translating_model: Callable[..., EncoderDecoder], position: int) -> None:
+    automaton = ConstraintAutomaton([replace(exact_term(10), position=position)], EveryTokenIsAWord())
+    (best,) = search(translating_model(), [automaton], [12], BeamSettings(4))[0]
+    assert best.tokens.index(10) == pytest.approx(position, abs=SLACK)
+
+
+def test_word_inside_a_longer_term_does_not_count() -> None:
+    automaton = ConstraintAutomaton([exact_term(4), exact_term(3, 4)], EveryTokenIsAWord())
+    stage = automaton.start()
+    for token, remaining in ((3, (1, 1)), (4, (1, 1)), (4, (1, 0)), (7, (0, 0))):
+        stage = automaton.after(stage, token)
+        assert stage.state.remaining == remaining
 
 
 def test_bias_makes_a_term_likelier_without_forcing_it(translating_model: Callable[..., EncoderDecoder]) -> None:
