@@ -134,9 +134,11 @@ def test_folder_of_another_run_is_refused_before_training(settings: Table, tmp_p
 
 def test_student_uses_the_tokenizer_of_its_teachers(settings: Table, tmp_path: Path) -> None:
     pieces = {"type": "bpe", "vocab_size": 300}
-    train(prepare({**settings, "tokenizer": pieces}), tmp_path / "one")
+    teacher = prepare({**settings, "tokenizer": pieces})
+    train(teacher, tmp_path / "one")
     student = {key: value for key, value in settings.items() if key != "tokenizer"}
     plan = prepare({**student, "distillation": {"teachers": [str(tmp_path / "one")]}}).plan
+    assert plan.size.training_bytes > teacher.plan.size.training_bytes  # the teacher takes memory, too
     assert plan.recipe.tokenizer.type == "bpe" and plan.recipe.tokenizer.vocab_size == 300
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penwright.config import Recipe, RotaryPositions, merge, parse_override, read_toml, validate, write_toml
+from penwright.config import Recipe, RotaryPositions, merge, parse_override, parse_toml, read_toml, validate, write_toml
 from penwright.config.settings import Table
 from penwright.errors import PenwrightError, PenwrightWarning, UsageError
 
@@ -44,9 +44,17 @@ def recipe_of(*overrides: str) -> Recipe:
         ("model.d_model=abc", r"\[model\] d_model: 'abc' is not a whole number"),
         ("finetuning.keep_old=0.2", r"\[finetuning\] base: is not set: name the run to start from with --from RUN"),
         ("optimizer.zzz=3", r"\[optimizer\] has no key 'zzz'. Its keys are: .*learning_rate"),
+        ("optimizer.type=sgd", r"\[optimizer\] type: must be one of 'adamw', 'muon'"),
+        ("optimizer.betas=[0.9]", r"\[optimizer\] betas: has too few values"),
+        ("data.label=1.5", r"\[data\] label: 1.5 is not a valid value$"),
+        ("data.train=3", r"\[data\] train: must be a string"),
+        ("data.deduplicate=never", r"\[data\] deduplicate: must be true or false"),
+        ("training.prompts=hello", r"\[training\] prompts: must be a list"),
+        ("training.steps=1.5", r"\[training\] steps: must be a whole number"),
+        ("decoding.logit_bias.word=much", r"\[decoding.logit_bias\] word: 'much' is not a number"),
     ],
 )
-def test_unknown_key_names_its_table_and_the_nearest_key(override: str, message: str) -> None:
+def test_mistake_names_its_table_its_key_and_the_remedy(override: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         recipe_of(override)
 
@@ -100,6 +108,11 @@ def test_merging_the_same_type_keeps_other_keys() -> None:
     assert merged == {"schedule": {"type": "wsd", "cooldown_fraction": 0.3, "warmup_steps": 5}}
 
 
+def test_type_keeps_the_keys_that_were_given_without_it() -> None:
+    recipe = recipe_of("optimizer.learning_rate=0.005", "optimizer.type=muon")
+    assert (recipe.optimizer.type, recipe.optimizer.learning_rate) == ("muon", 0.005)
+
+
 def test_merging_does_not_modify_its_inputs() -> None:
     base = {"a": {"x": 1}}
     merge(base, {"a": {"x": 2}})["a"]["x"] = 3
@@ -112,6 +125,15 @@ def test_recipe_round_trips_through_toml(table: Table, tmp_path: Path) -> None:
     path = tmp_path / "recipe.toml"
     path.write_text(write_toml(recipe), encoding="utf-8")
     assert validate(Recipe, read_toml(path), str(path)) == recipe
+
+
+@pytest.mark.parametrize("value", [0, None])
+@pytest.mark.parametrize("name", ["data.max_ratio", "training.max_grad_norm"])
+def test_limit_that_is_turned_off_stays_off_in_toml(name: str, value: int | None) -> None:
+    table, key = name.split(".")
+    recipe = validate(Recipe, merge(RECIPE, {table: {key: value}}), "here")
+    again = validate(Recipe, parse_toml(write_toml(recipe).encode(), Path("there")), "there")
+    assert again == recipe and not getattr(getattr(again, table), key)
 
 
 @given(st.text(max_size=20), st.floats(1e-6, 1), st.integers(1, 10**6))

@@ -365,6 +365,31 @@ def test_chosen_size_fits_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+def test_memory_includes_averages_of_the_weights_and_teachers() -> None:
+    plain = plan_for(NOVELS).size
+    average = plan_for(NOVELS, training={"ema_decay": 0.99}).size
+    base: Table = {"base": "runs/old", "keep_old": 0.2}
+    tuned, mean = (plan_for(NOVELS, finetuning={**base, "base_weight": weight}).size for weight in (0.0, 0.2))
+    taught = plan_for(NOVELS._replace(teacher_bytes=1_000_000)).size
+    assert average.training_bytes == plain.training_bytes + 4 * plain.parameters
+    assert mean.training_bytes == tuned.training_bytes + 8 * tuned.parameters
+    assert taught.training_bytes == plain.training_bytes + 1_000_000
+
+
+@pytest.mark.parametrize("facts", [PAIRS, REVIEWS], ids=lambda facts: facts.task)
+def test_step_reads_a_small_corpus_at_most_once(facts: Facts) -> None:
+    small = facts._replace(n_examples=40, n_bytes=800)
+    plan = plan_for(small, training={"steps": 30, "accumulate": 2})
+    assert plan.epochs == pytest.approx(60) and plan.recipe.schedule.warmup_steps == 6
+
+
+def test_windows_of_running_text_repeat_a_small_text_in_a_batch() -> None:
+    small = SHAKESPEARE._replace(n_bytes=1000)
+    plan = plan_for(small, training={"steps": 30, "batch_tokens": 2000})
+    assert plan.recipe.tokenizer.type == "characters" and plan.epochs == pytest.approx(60)
+    assert plan.recipe.schedule.warmup_steps == 6
+
+
 @pytest.mark.parametrize(("width", "rate"), [(384, 1e-4), (768, 5e-5)])
 def test_pretrained_encoder_gets_a_low_learning_rate(width: int, rate: float) -> None:
     model = {"d_model": width, "n_heads": 12, "n_layers": 1, "dropout": 0.1}

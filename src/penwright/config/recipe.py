@@ -17,7 +17,7 @@ from pydantic import (
 from penwright.config.model import ModelSettings
 from penwright.config.schedules import Constant, Schedule
 from penwright.config.settings import Settings, merge, validate, with_present_names
-from penwright.config.training import AdamW, Optimizer, TrainingSettings
+from penwright.config.training import AdamW, Limit, Optimizer, TrainingSettings
 from penwright.errors import UnknownArgument
 
 Task = Literal["generate", "chat", "translate", "classify", "encode"]
@@ -63,7 +63,7 @@ class DataSettings(Settings):
     max_characters: PositiveInt | None = (
         None  # drop pairs, labelled texts and conversations with a longer side; None: 5000 for pairs, else 1,000,000
     )
-    max_ratio: PositiveFloat | None = 9.0  # drop pairs if one side is more than this many times as long as the other
+    max_ratio: Limit = 9.0  # drop pairs if one side is more than this many times as long as the other; 0: off
     deduplicate: bool = True  # drop repeated examples
 
 

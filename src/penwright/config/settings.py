@@ -1,7 +1,7 @@
 """The base class of all settings, with TOML input and output, overrides, and errors that suggest the closest key."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from types import UnionType
@@ -89,14 +89,14 @@ def parse_override(text: str) -> Table:
 
 
 def merge(*tables: Mapping[str, Any]) -> Table:
-    """Merge tables recursively; later ones override earlier ones, and a different `type` replaces the whole table."""
+    """Merge tables recursively; later ones override earlier ones. A table of another `type` is replaced as a whole."""
     merged: Table = {}
     for table in tables:
         for key, value in table.items():
             below = merged.get(key)
             if isinstance(value, Mapping) and isinstance(below, Mapping):
-                other_variant = "type" in value and value["type"] != below.get("type")
-                merged[key] = dict(value) if other_variant else merge(below, value)
+                is_other = "type" in value and "type" in below and value["type"] != below["type"]
+                merged[key] = dict(value) if is_other else merge(below, value)
             else:
                 merged[key] = value
     return merged
@@ -131,43 +131,81 @@ def validate(kind: type[AnySettings], table: Mapping[str, Any], where: str, *, w
     except RecursionError:
         raise UsageError(f"{where}: the tables are nested too deeply") from None
     except ValidationError as error:
-        problems = [_explain(kind, problem["loc"], problem) for problem in error.errors()]
-        raise UsageError("\n".join(f"{where}: {problem}" for problem in problems)) from None
+        raise _refusal(kind, error.errors(), where) from None
+
+
+def require_known_keys(kind: type[Settings], table: Mapping[str, Any], where: str) -> None:
+    """Raise UsageError for unknown keys and invalid values in a table of settings that need not be complete."""
+    try:
+        kind.model_validate(table)
+    except ValidationError as error:
+        own = [problem for problem in error.errors() if problem["type"] not in ("missing", "value_error")]
+        if own:
+            raise _refusal(kind, own, where) from None
+
+
+def _refusal(kind: type[Settings], problems: Sequence[Mapping[str, Any]], where: str) -> UsageError:
+    explained = dict.fromkeys(_explain(kind, problem["loc"], problem) for problem in problems)
+    return UsageError("\n".join(f"{where}: {each}" for each in explained))
+
+
+REASONS = {  # by pydantic's type of a problem; other problems keep pydantic's message
+    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "must be a table of settings"),
+    "tuple_type": "must be a list",
+    "too_short": "must not be empty",
+    "string_type": "must be a string",
+    **dict.fromkeys(("int_type", "int_from_float"), "must be a whole number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false"),
+}
 
 
 def _explain(kind: type[BaseModel], location: tuple[int | str, ...], problem: Mapping[str, Any]) -> str:
-    *tables, key = location or ("",)
-    names, keys = _walk(kind, tables)
-    table = f"[{'.'.join(names)}] " if names else ""
-    if problem["type"] != "extra_forbidden":
-        reason = problem["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
-        if problem["type"] in ("model_type", "model_attributes_type", "dict_type"):
-            reason = "must be a table of settings"
-        if problem["type"] == "missing":
-            reason = f"is not set{NEEDED.get(str(key), '')}"
-        elif problem["type"] == "int_parsing":
-            reason = f"{str(problem['input'])[:50]!r} is not a whole number"
-        elif problem["type"] == "float_parsing":
-            reason = f"{str(problem['input'])[:50]!r} is not a number"
-        return f"{table}{key}: {reason}" if key != "" else reason
-    nearest = get_close_matches(str(key), keys, n=1, cutoff=0.5)
-    hint = f"; did you mean '{nearest[0]}'?" if nearest else f". Its keys are: {', '.join(keys)}"
-    return f"{table}has no key '{key}'{hint}" if table else f"there is no key '{key}'{hint}"
+    names, keys, key, inside = _walk(kind, location)
+    table, value = f"[{'.'.join(names)}] " if names else "", repr(problem["input"])[:50]
+    if problem["type"] == "extra_forbidden":
+        nearest = get_close_matches(key, keys, n=1, cutoff=0.5)
+        hint = f"; did you mean '{nearest[0]}'?" if nearest else f". Its keys are: {', '.join(keys)}"
+        return f"{table}has no key '{key}'{hint}" if table else f"there is no key '{key}'{hint}"
+    reason = problem["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    reason = REASONS.get(problem["type"], reason)
+    if problem["type"] == "union_tag_invalid":
+        return f"[{'.'.join([*names, key])}] type: must be one of {problem['ctx']['expected_tags']}"
+    if any(isinstance(step, str) for step in inside):  # pydantic lists the problem of each type that is allowed
+        reason = f"{value} is not a valid value"
+    elif problem["type"] == "missing":
+        reason = "has too few values" if inside else f"is not set{NEEDED.get(key, '')}"
+    elif problem["type"] == "int_parsing":
+        reason = f"{value} is not a whole number"
+    elif problem["type"] == "float_parsing":
+        reason = f"{value} is not a number"
+    return f"{table}{key}: {reason}" if key else reason
 
 
-def _walk(kind: type[BaseModel], location: list[int | str]) -> tuple[list[str], list[str]]:
-    """Return the names of the tables that contain a setting, outermost first, and the keys of the innermost table."""
-    names, kinds = [], [kind]
-    for step in map(str, location):
-        variant = [k for k in kinds if len(kinds) > 1 and k.model_fields["type"].default == step]
-        if variant:
+def _walk(
+    kind: type[BaseModel], location: tuple[int | str, ...]
+) -> tuple[list[str], list[str], str, tuple[int | str, ...]]:
+    """Find the setting at a location. Return its tables, outermost first; the keys of its table; its key; the rest.
+
+    The rest is the location within the value of the setting, for example the index of an item.
+    """
+    names: list[str] = []
+    kinds = [kind]
+    for number, step in enumerate(map(str, location)):
+        if variant := [k for k in kinds if len(kinds) > 1 and k.model_fields["type"].default == step]:
             kinds = variant
             continue
-        inner = [k.model_fields[step].annotation for k in kinds if step in k.model_fields]
-        if inner:
-            names.append(step)
-            kinds = [inner_kind for annotation in inner for inner_kind in settings_in(annotation)] or kinds
-    return names, sorted({field.alias or key for k in kinds for key, field in k.model_fields.items()})
+        annotations = [k.model_fields[step].annotation for k in kinds if step in k.model_fields]
+        inner = [each for annotation in annotations for each in settings_in(annotation)]
+        is_table = bool(inner) or any(get_origin(annotation) is dict for annotation in annotations)
+        if not is_table or number == len(location) - 1:
+            return names, _keys_of(kinds), step, location[number + 1 :]
+        names.append(step)
+        kinds = inner or kinds
+    return names, _keys_of(kinds), "", ()
+
+
+def _keys_of(kinds: Sequence[type[BaseModel]]) -> list[str]:
+    return sorted({field.alias or key for k in kinds for key, field in k.model_fields.items()})
 
 
 def settings_in(annotation: object) -> list[type[BaseModel]]:

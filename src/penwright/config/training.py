@@ -3,6 +3,7 @@
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    BeforeValidator,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
@@ -15,6 +16,14 @@ from pydantic import (
 from penwright.config.settings import Settings
 
 Momentum = Annotated[float, Field(ge=0, lt=1)]
+
+
+def zero_if_none(value: Any) -> Any:
+    """Replace None with 0, since recipe.toml cannot hold None. Return any other value unchanged."""
+    return 0 if value is None else value
+
+
+Limit = Annotated[NonNegativeFloat, BeforeValidator(zero_if_none)]
 
 
 class AdamW(Settings):
@@ -57,7 +66,7 @@ class TrainingSettings(Settings):
     minutes: PositiveFloat | None = None  # budget in minutes on this machine, evaluation included
     batch_tokens: PositiveInt = 4096  # tokens per batch, padding included (on average, for labelled texts)
     accumulate: PositiveInt = 1  # number of batches per optimizer step (gradient accumulation)
-    max_grad_norm: PositiveFloat | None = 1.0  # maximum gradient norm (clipping); None: off
+    max_grad_norm: Limit = 1.0  # maximum gradient norm (clipping); 0: off
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0  # label smoothing: probability spread over all classes
     consistency: Annotated[float, Field(ge=0, lt=1)] = 0.0  # weight of R-Drop in the second half of training; 0: off
     ema_decay: Annotated[float, Field(ge=0, lt=1)] = 0.0  # decay of the moving average of the weights (EMA); 0: off

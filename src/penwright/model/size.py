@@ -11,6 +11,7 @@ from penwright.model.weights import shapes_only
 from penwright.tokenizers import Tokenizer
 
 ADAMW_BYTES = 16  # bytes per float32 parameter with AdamW: weight, gradient, two moments (with Muon, one)
+COPY_BYTES = 4  # bytes per parameter of a copy of the weights in float32, such as their moving average
 FROZEN_BYTES = 6  # bytes per frozen parameter: the weight in float32, and a copy in bfloat16 for matrix products
 KEPT_LOGITS = 2**27  # maximum number of logits in memory, since the loss is computed in chunks
 ACTIVATIONS_PER_LAYER = 20  # approximate number of vectors per token stored for the backward pass, with fused attention
@@ -35,10 +36,12 @@ def size_of(
     lora: LoraSettings | None = None,
     *,
     recomputes: bool = False,
+    n_copies: int = 0,
 ) -> Size:
     """Return the size of a model, computed from the shapes of its parameters.
 
-    With `recomputes`, the memory is that of training with activation checkpointing.
+    With `recomputes`, the memory is that of training with activation checkpointing. `n_copies` is the number of copies
+    of the saved weights that training holds.
     """
     parameters, tables, trained = _counted(task, vocab_size, settings, n_labels, lora)
     output = vocab_size * settings.d_model if task != "classify" and settings.tie_embeddings != "none" else 0
@@ -49,7 +52,8 @@ def size_of(
     # activation checkpointing stores the inputs of all blocks, and the activations of one block at a time
     vectors = layers + ACTIVATIONS_PER_LAYER if recomputes else layers * ACTIVATIONS_PER_LAYER
     activations = (batch_tokens * vectors * settings.d_model + logits) * 4
-    weights = ADAMW_BYTES * trained + FROZEN_BYTES * (parameters - trained)
+    copies = COPY_BYTES * n_copies * (trained if lora else parameters)
+    weights = ADAMW_BYTES * trained + FROZEN_BYTES * (parameters - trained) + copies
     return Size(parameters, matrices, 2 * matrices + attention, weights + activations, trained)
 
 

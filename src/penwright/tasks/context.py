@@ -125,5 +125,5 @@ def reading_of(recipe: Recipe, roles: Roles | None = None) -> ReadingOptions:
         template=template_of(recipe.chat),
         dictionary=data.dictionary,
         hints=data.dictionary_hints or 0.0,
-        cleaning=Cleaning(data.max_characters or most, data.max_ratio, data.deduplicate),
+        cleaning=Cleaning(data.max_characters or most, data.max_ratio or None, data.deduplicate),
     )

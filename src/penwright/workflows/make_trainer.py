@@ -76,16 +76,11 @@ def make_trainer(
 
     If there are other ranks, rank 0 sends them the work, and all wait until every rank is ready. The other
     ranks pass `shared`, the path of a temporary folder that rank 0 has made. If all ranks see this folder, they
-    share a disk. Raises UsageError for `training.consistency` without dropout.
+    share a disk.
     """
     assert context.training is not None
     recipe, ranks, work = context.recipe, machine.ranks, None
-    rates = (recipe.model.dropout, recipe.model.attention_dropout, recipe.model.feed_forward_dropout)
-    if recipe.training.consistency and not any(rates):
-        raise UsageError(
-            "[training] consistency needs dropout, so that two passes differ: set model.dropout, or set "
-            "training.consistency to 0"
-        )
+    require_dropout(recipe)
     if ranks.size > 1 and ranks.is_main:
         recipe, reason = _with_parallelism(context, machine)
         notify(observers, "message", f"parallelism: {recipe.training.parallelism}, {reason}")
@@ -107,6 +102,16 @@ def make_trainer(
     if shared is not None:
         trainer.saver = _make_saver(ranks, Path(shared), observers)
     return trainer
+
+
+def require_dropout(recipe: Recipe) -> None:
+    """Raise UsageError for `training.consistency` without dropout."""
+    rates = (recipe.model.dropout, recipe.model.attention_dropout, recipe.model.feed_forward_dropout)
+    if recipe.training.consistency and not any(rates):
+        raise UsageError(
+            "[training] consistency needs dropout, so that two passes differ: set model.dropout, or set "
+            "training.consistency to 0"
+        )
 
 
 def advice_on_memory(recipe: Recipe) -> str:

@@ -12,10 +12,10 @@ from penwright.config import (
     DataSettings,
     Recipe,
     Table,
-    Task,
     merge,
     one_or_more,
     read_toml,
+    require_known_keys,
     validate,
 )
 from penwright.data.conversations import Conversation
@@ -26,6 +26,7 @@ from penwright.data.paths import WILDCARD, is_pattern, is_pipe_name
 from penwright.devices import available_memory
 from penwright.errors import PenwrightError, Say, Undecided, UsageError, say_nothing
 from penwright.formats.tokenizer_source import read_tokenizer_source
+from penwright.run.checkpoints import WEIGHTS
 from penwright.run.folder import Run
 from penwright.storage import remember, require_writable_cache
 from penwright.tasks import TASKS, AnyCorpus, reading_of
@@ -38,6 +39,8 @@ from penwright.training.auto.machine import Machine, choose_machine
 from penwright.training.auto.planner import make_plan
 from penwright.training.auto.throughput import throughput_meter
 from penwright.workflows.finetune import FEW_HELD_OUT, changed_tokenizer, has_few_labels, require_suitable, with_base
+from penwright.workflows.load import open_run
+from penwright.workflows.make_trainer import require_dropout
 
 SCORE = "score"  # name of the regression task: `classify` with numbers instead of labels
 HEADS = ("n_heads", "n_kv_heads", "d_head")  # settings that must be consistent with the width of the model
@@ -69,8 +72,13 @@ class Prepared:
 
 
 def read_recipe(path: Path, above: Table) -> Table:
-    """Read a recipe as a table. Drop its budget if the overriding settings (`above`) contain a budget."""
-    return _without_replaced_budget(read_toml(path), above)
+    """Read a recipe as a table. Drop its budget if the overriding settings (`above`) contain a budget.
+
+    Raises UsageError, naming the file, for unknown keys and invalid values.
+    """
+    table = read_toml(path)
+    require_known_keys(Recipe, _without_open_choices(without_score_task(table)), str(path))
+    return _without_replaced_budget(table, above)
 
 
 def _without_replaced_budget(table: Table, above: Table) -> Table:
@@ -114,11 +122,12 @@ def prepare(settings: Table, say: Say = say_nothing) -> Prepared:
     require_suitable(first, corpus, tokenizer, say)
     _require_enough(first, corpus)
     machine = choose_machine(first.training)
-    facts = _facts(first.task, corpus)
+    facts = _facts(first, corpus)
     say("timing a few training steps on this machine")
     measure = throughput_meter(machine, first.task, max(1, len(corpus.labels)), first.lora)
 
     plan = make_plan(facts, settings, measure, machine.device)
+    require_dropout(plan.recipe)
     hints = plan.recipe.data.dictionary_hints
 
     def replan(minutes: float) -> Plan:
@@ -258,16 +267,19 @@ def _with_teacher_tokenizer(settings: Table) -> Table:
     return merge(settings, {"tokenizer": tokenizer.model_dump(exclude_none=True)})
 
 
-def _facts(task: Task, corpus: AnyCorpus) -> Facts:
+def _facts(recipe: Recipe, corpus: AnyCorpus) -> Facts:
     distinct: set[str] = set()
     seen = 0
-    for text in TASKS[task].texts(corpus):
+    for text in TASKS[recipe.task].texts(corpus):
         distinct.update(text)
         seen += len(text)
         if seen > SEEN_FOR_FACTS:
             break
-    n_characters = corpus.training.n_characters
-    return Facts(task, corpus.n_training, corpus.training_bytes, len(distinct), len(corpus.labels), n_characters)
+    n_examples, n_bytes, n_characters = corpus.n_training, corpus.training_bytes, corpus.training.n_characters
+    teachers = [open_run(teacher).best for teacher in recipe.distillation.teachers] if recipe.distillation else []
+    teacher_bytes = sum((teacher.folder / WEIGHTS).stat().st_size for teacher in teachers)
+    n_labels = len(corpus.labels)
+    return Facts(recipe.task, n_examples, n_bytes, len(distinct), n_labels, n_characters, teacher_bytes)
 
 
 def new_run_folder(recipe: Recipe) -> Path:

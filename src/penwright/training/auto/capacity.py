@@ -31,6 +31,7 @@ class Facts(NamedTuple):
     n_distinct: int  # number of distinct characters
     n_labels: int = 0
     length: int = 0  # length of the text in characters; 0: the same as `n_bytes`
+    teacher_bytes: int = 0  # size of the teachers' weights in memory
 
     @property
     def n_characters(self) -> int:
@@ -130,8 +131,7 @@ class CapacityPlanner:
         if "epochs" in training:
             return number("training.epochs") * self.corpus_tokens
         if "steps" in training:
-            per_step = number("training.batch_tokens") * number("training.accumulate", 1.0)
-            return number("training.steps") * per_step
+            return number("training.steps") * self._tokens_per_step
         return None
 
     @cached_property
@@ -158,9 +158,15 @@ class CapacityPlanner:
     @property
     def steps(self) -> float:
         """Number of optimizer steps that the budget allows with the chosen model."""
-        # a batch cannot be larger than the corpus
-        batch_tokens = min(self._choices.number("training.batch_tokens"), self.corpus_tokens)
-        return self.epochs * self.corpus_tokens / (batch_tokens * self._choices.number("training.accumulate", 1.0))
+        return self.epochs * self.corpus_tokens / self._tokens_per_step
+
+    @property
+    def _tokens_per_step(self) -> float:
+        """Number of tokens in an optimizer step. Only windows of running text can repeat a small corpus in a batch."""
+        batch_tokens = self._choices.number("training.batch_tokens")
+        if self._facts.task != "generate":
+            batch_tokens = min(batch_tokens, self.corpus_tokens)
+        return batch_tokens * self._choices.number("training.accumulate", 1.0)
 
     @property
     def _chosen_size(self) -> str | None:
@@ -183,7 +189,7 @@ class CapacityPlanner:
     def _tokens_per_second(self, name: str | None, vocab_size: int) -> float:
         """Return the throughput without compilation: measured, or estimated if the model does not fit in memory."""
         settings, batch_tokens = self._settings(name), int(self._choices.number("training.batch_tokens"))
-        size = size_of(self._facts.task, vocab_size, settings, batch_tokens, max(1, self._facts.n_labels), self._lora)
+        size = self.size(settings, vocab_size, batch_tokens)
         if self._device.type == "cpu" and size.training_bytes > available_memory():
             return FLOPS / (3 * size.flops_per_token)
         return self._measure_throughput(settings, vocab_size, batch_tokens)
@@ -264,8 +270,7 @@ class CapacityPlanner:
         requested = self._choices.section("training").get("compile", "auto")
         if requested != "auto":
             return requested == "on", "as requested"
-        has_adapters = bool(self._choices.section("lora"))
-        return choose_compilation(self._device, seconds, has_adapters=has_adapters)
+        return choose_compilation(self._device, seconds, has_adapters=bool(self._choices.section("lora")))
 
     def _settings(self, name: str | None) -> ModelSettings:
         table = merge(SIZES[name] if name else {}, self._choices.section("model"))
@@ -279,17 +284,17 @@ class CapacityPlanner:
             return False
         return True
 
-    @property
-    def _lora(self) -> LoraSettings | None:
-        own = self._choices.section("lora")
-        return validate(LoraSettings, own, "[lora]") if own else None
-
     def _measure(self, name: str | None) -> Size:
-        n_labels = max(1, self._facts.n_labels)
-        batch_tokens = int(self._choices.number("training.batch_tokens"))
-        recomputes = bool(self._choices.section("training").get("activation_checkpointing"))
-        settings, asked = self._settings(name), (batch_tokens, n_labels, self._lora)
-        return size_of(self._facts.task, self.vocab_size, settings, *asked, recomputes=recomputes)
+        return self.size(self._settings(name), self.vocab_size, int(self._choices.number("training.batch_tokens")))
+
+    def size(self, settings: ModelSettings, vocab_size: int, batch_tokens: int) -> Size:
+        """Return the size of a model. Its memory includes averages of the weights, and teachers."""
+        training, tuning, own = map(self._choices.section, ("training", "finetuning", "lora"))
+        lora = validate(LoraSettings, own, "[lora]") if own else None
+        asked = (self._facts.task, vocab_size, settings, batch_tokens, max(1, self._facts.n_labels), lora)
+        n_copies = 2 if tuning.get("base_weight") else 1 if training.get("ema_decay") else 0
+        size = size_of(*asked, recomputes=training.get("activation_checkpointing", False), n_copies=n_copies)
+        return size._replace(training_bytes=size.training_bytes + self._facts.teacher_bytes)
 
     def _flops(self, name: str | None) -> int:
         return self._measure(name).flops_per_token

@@ -6,7 +6,6 @@ import torch
 
 from penwright.config import BUDGETS, Recipe, Table, merge, validate
 from penwright.devices import CPU
-from penwright.model.size import size_of
 from penwright.text import amount, in_words, rounded
 from penwright.training.auto.capacity import DEFAULT_MINUTES, LADDER, MANY_CHARACTERS, CapacityPlanner, Facts
 from penwright.training.auto.choices import Choices, Plan
@@ -41,8 +40,7 @@ def make_plan(facts: Facts, settings: Table, measure_throughput: MeasureThroughp
     choices = Choices(merge({"task": facts.task}, settings))
     capacity = CapacityPlanner(facts, choices, measure_throughput, device)
     recipe = _Planner(facts, choices, capacity).recipe()
-    asked = (recipe.model, recipe.training.tokens_at_once, max(1, facts.n_labels), recipe.lora)
-    size = size_of(facts.task, capacity.vocab_size, *asked, recomputes=recipe.training.activation_checkpointing)
+    size = capacity.size(recipe.model, capacity.vocab_size, recipe.training.tokens_at_once)
     epochs = capacity.epochs * (CONSISTENT_PACE if recipe.training.consistency and recipe.training.minutes else 1.0)
     expected = (epochs, capacity.minutes_wanted(), epochs * capacity.corpus_tokens)
     return Plan(recipe, tuple(choices.made), size, *expected, capacity.vocab_size)
