@@ -49,6 +49,29 @@ def test_second_trainer_is_shown_with_its_own_figures(make_trainer: Callable[...
     assert "loss 3.000" in lines.line(trainer) and "  10 tokens/s" in lines.line(trainer)
 
 
+def test_time_left_of_a_budget_in_minutes_is_the_rest_of_it(make_trainer: Callable[..., Trainer]) -> None:
+    trainer, lines = make_trainer(), LineProgress()
+    trainer.settings = trainer.settings.model_copy(update={"minutes": 5.0, "steps": None})
+    trainer.state.step, trainer.state.total_steps, trainer.state.seconds = 250, 2250, 100.0  # 75 seconds of baselines
+    assert lines.line(trainer).endswith("01:40 elapsed, 03:20 left")
+    trainer.state.first_step, trainer.state.first_second = 250, 90.0  # where an earlier budget ended
+    assert lines.line(trainer).endswith("01:40 elapsed, 04:50 left")
+    trainer.state.stopped_early = True
+    assert lines.line(trainer).endswith("01:40 elapsed, 00:00 left")
+
+
+def test_time_left_of_a_budget_in_steps_does_not_count_the_time_before_them(
+    make_trainer: Callable[..., Trainer],
+) -> None:
+    trainer, lines = make_trainer(training={"steps": 100}), LineProgress()
+    trainer.state.seconds = 60.0  # baselines, or the evaluation of a base
+    assert lines.line(trainer).endswith("01:00 elapsed")
+    for step in (1, 2, 3):
+        trainer.state.step, trainer.state.seconds = step, 60.0 + step
+        lines.stepped(trainer, StepReport(step, 3.0, 3.0, 1.0, 10))
+    assert lines.line(trainer).endswith("01:03 elapsed, 01:37 left")
+
+
 def test_no_time_is_left_without_steps(make_trainer: Callable[..., Trainer]) -> None:
     trainer = make_trainer()
     trainer.state.total_steps, trainer.state.seconds = 0, 30.0  # as after contrastive fine-tuning

@@ -70,7 +70,8 @@ class _Progress(Observer):
         self.is_consistent = False  # whether the loss includes the disagreement of two passes
         self.losses: list[float] = []
         self.mean_loss: float | None = None
-        self.began: tuple[float, int] | None = None  # elapsed seconds and number of target tokens at the first step
+        # step, elapsed seconds and number of target tokens after the first step
+        self.began: tuple[int, float, int] | None = None
         self.samples_due = [0.0, 0.5]  # fractions of the training time at which samples are still to be shown
         self.newest_samples: Sequence[Sample] = ()  # samples not yet shown
 
@@ -91,7 +92,7 @@ class _Progress(Observer):
             self.trainer = trainer
             self._reset()
         if self.began is None:
-            self.began = (trainer.state.seconds, trainer.state.targets)
+            self.began = (trainer.state.step, trainer.state.seconds, trainer.state.targets)
         if trainer.is_consistent and not self.is_consistent:
             self.is_consistent, self.mean_loss = True, None
             self.message(CONSISTENCY_BEGINS)
@@ -102,16 +103,33 @@ class _Progress(Observer):
         """Return a line with step, epoch, loss, throughput, elapsed time and time left."""
         state = trainer.state
         of_total = f"/{state.total_steps:,}" if state.total_steps else ""
-        first_seconds, first_targets = self.began or (0.0, 0)
+        _, first_seconds, first_targets = self.began or (0, 0.0, 0)
         speed = (state.targets - first_targets) / max(1e-9, state.seconds - first_seconds)
-        left = (state.seconds - state.first_second) * (1 / max(1e-9, trainer.budget.progress) - 1)
         skipped = f"  {count(state.skipped, 'step')} skipped (loss or gradient not finite)" if state.skipped else ""
         loss = "" if self.mean_loss is None else f"  loss {self.mean_loss:.3f}"
         pace = f"  {speed:,.0f} {trainer.unit}/s" if state.targets > first_targets else ""  # no throughput at step 1
         return (
             f"step {state.step:,}{of_total}  epoch {trainer.budget.epoch:.2f}{loss}{pace}  "
-            f"{clock(state.seconds)} elapsed, {clock(left)} left{skipped}"
+            f"{clock(state.seconds)} elapsed{self._left(trainer)}{skipped}"
         )
+
+    def _left(self, trainer: Trainer) -> str:
+        """Return the time left in words: the rest of a budget in minutes, or else an estimate from the steps so far.
+
+        It is "" before the second step of a budget that is not in minutes.
+        """
+        state, minutes = trainer.state, trainer.settings.minutes
+        first_step, first_seconds, _ = self.began or (state.step, 0.0, 0)
+        if state.stopped_early or state.step == state.total_steps:
+            left = 0.0
+        elif minutes is not None and not state.ends_early:
+            left = max(0.0, 60 * minutes - (state.seconds - state.first_second))
+        elif state.total_steps is not None and state.step > first_step:
+            pace = (state.seconds - first_seconds) / (state.step - first_step)
+            left = (state.total_steps - state.step) * pace
+        else:
+            return ""
+        return f", {clock(left)} left"
 
 
 class LineProgress(_Progress):
