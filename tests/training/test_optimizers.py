@@ -2,7 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from penwright.config import AdamW, ModelSettings, Muon
+from penwright.config import AdamW, LoraSettings, ModelSettings, Muon
+from penwright.model import make_model
 from penwright.model.transformer import DecoderOnly
 from penwright.training.optimizers import MuonOptimizer, Optimizers, WeightAverage, orthogonalize
 
@@ -35,6 +36,13 @@ def test_muon_gets_the_block_matrices_and_adamw_the_rest() -> None:
     assert not set(inner) & set(rest)
 
 
+def test_muon_trains_adapters_without_adamw() -> None:
+    settings = ModelSettings(d_model=16, n_layers=1, n_heads=2)
+    model = make_model("generate", 11, settings, lora=LoraSettings(rank=2))
+    ((_, adapters),) = Optimizers(model, Muon()).parts
+    assert set(adapters) == {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
 def test_weight_decay_excludes_norms_biases_and_embeddings() -> None:
     model = DecoderOnly(11, ModelSettings(d_model=16, n_layers=1, n_heads=2, bias=True))
     ((adamw, _),) = Optimizers(model, AdamW(weight_decay=0.5)).parts
@@ -61,6 +69,16 @@ def test_optimizer_state_round_trips_by_parameter_name(settings: AdamW | Muon) -
     assert before.keys() == after.keys() and before
     for name in before:
         torch.testing.assert_close(before[name], after[name], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("before", "now"), [(AdamW(), Muon()), (Muon(), AdamW())], ids=["muon", "adamw"])
+def test_state_of_another_optimizer_is_refused(before: AdamW | Muon, now: AdamW | Muon) -> None:
+    model = DecoderOnly(11, ModelSettings(d_model=16, n_layers=1, n_heads=2))
+    trained = Optimizers(model, before)
+    model(torch.arange(6)[None]).square().sum().backward()
+    trained.step(1.0)
+    with pytest.raises(ValueError, match="was trained by another optimizer"):
+        Optimizers(model, now).load_state(trained.state())
 
 
 def test_loaded_state_moves_to_the_device_of_the_parameters() -> None:

@@ -24,7 +24,7 @@ COEFFICIENTS = 3.4445, -4.7750, 2.0315
 def orthogonalize(
     matrices: Float[Tensor, "n rows columns"], precision: torch.dtype, rounds: int = 5
 ) -> Float[Tensor, "n rows columns"]:
-    """Approximate the nearest semi-orthogonal matrices. The singular values of the result are between 0.7 and 1.2."""
+    """Approximate the nearest semi-orthogonal matrices. Singular values that were not tiny become 0.7 to 1.2."""
     x = matrices.to(precision)
     tall = x.shape[-2] > x.shape[-1]
     x = x.mT if tall else x  # for a wide matrix, the product x @ x.mT is smaller
@@ -90,6 +90,11 @@ class MuonOptimizer(torch.optim.Optimizer):
 
 
 Named = dict[str, nn.Parameter]
+# the names of the tensors that each optimizer keeps for a parameter
+KEPT: dict[type, set[str]] = {
+    MuonOptimizer: {"momentum_buffer"},
+    torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"},
+}
 
 
 class Optimizers:
@@ -103,7 +108,9 @@ class Optimizers:
         inner = _matrices_of_blocks(model) if settings.type == "muon" else {}
         others = {name: parameter for name, parameter in parameters.items() if name not in inner}
         adamw = settings.adamw if settings.type == "muon" else settings
-        self.parts: list[tuple[torch.optim.Optimizer, Named]] = [(_adamw(model, others, adamw), others)]
+        self.parts: list[tuple[torch.optim.Optimizer, Named]] = []
+        if others:  # adapters are all matrices of blocks
+            self.parts.append((_adamw(model, others, adamw), others))
         if isinstance(settings, Muon):
             muon = MuonOptimizer(
                 inner.values(),
@@ -146,10 +153,15 @@ class Optimizers:
         }
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Restore what `state()` returned. Raise ValueError for a tensor whose shape differs from its parameter's."""
+        """Restore what `state()` returned.
+
+        Raises ValueError for the state of another optimizer, and for a tensor whose shape differs from its parameter's.
+        """
         for part, named in self.parts:
             for name, parameter in named.items():
                 keys = [key for key in state if key.rpartition("/")[0] == name]
+                if {key.rpartition("/")[2] for key in keys} not in (set(), KEPT[type(part)]):
+                    raise ValueError(f"{name} was trained by another optimizer. Restore [optimizer] in the recipe")
                 if wrong := [key for key in keys if state[key].numel() > 1 and state[key].shape != parameter.shape]:
                     raise ValueError(f"{wrong[0]} has a different shape than its parameter")
                 part.state[parameter] = {key.rpartition("/")[2]: like(state[key], parameter) for key in keys}
@@ -190,7 +202,7 @@ def _adamw(model: nn.Module, parameters: Named, settings: AdamW) -> torch.optim.
 class WeightAverage:
     """An exponential moving average of the weights, often better than the last weights (Polyak and Juditsky 1992).
 
-    The average begins as a plain mean, so the first weights soon lose their influence.
+    At first, it covers about the last tenth of the steps, so the first weights soon lose their influence.
     """
 
     def __init__(self, model: nn.Module, decay: float):
