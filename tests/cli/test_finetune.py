@@ -312,6 +312,17 @@ def test_recipe_records_the_base_run(penwright: Command, runs: Path, new_text: P
     assert recipe["model"]["d_model"] == 16
 
 
+@pytest.mark.parametrize("options", [(), ("--lora", 2), ("--add-tokens", 5)])
+def test_printed_recipe_of_a_fine_tuned_run_round_trips(
+    penwright: Command, runs: Path, new_text: Path, tmp_path: Path, options: Sequence[object]
+) -> None:
+    recipe, shows = tmp_path / "recipe.toml", ("--print-recipe", "--steps", 3)
+    shown = penwright("train", new_text / "nights.txt", "--from", runs / "writer", *options, *shows)
+    recipe.write_text(shown.stdout, encoding="utf-8")
+    again = penwright("train", "--recipe", recipe, "--print-recipe")
+    assert again.returncode == 0 and again.stdout == shown.stdout, again.stderr
+
+
 def test_decoding_settings_of_the_base_are_kept_unless_others_are_given(
     penwright: Command, new_text: Path, runs: Path, tmp_path: Path
 ) -> None:

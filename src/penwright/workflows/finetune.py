@@ -53,14 +53,17 @@ def with_base(settings: Table) -> Table:
         chosen |= {"dropout", "attention_dropout"}  # the plan chooses the dropout rates by the number of epochs
     if settings["task"] != base.recipe.task:
         chosen |= {"token_dropout", "n_decoder_layers"}
-    model = base.recipe.model.model_dump(exclude_none=True, exclude=chosen)
-    free = MAY_CHANGE | chosen | (HEAD_SETTINGS if settings["task"] == "classify" else set())
+    model = base.recipe.model.model_dump(mode="json", exclude_none=True, exclude=chosen)
+    free = MAY_CHANGE - {"size"} | chosen | (HEAD_SETTINGS if settings["task"] == "classify" else set())
     for name, value in settings.get("model", {}).items():
-        if name == "size" or (name not in free and model.get(name) != value):
+        if name not in free and model.get(name) != value:
             raise UsageError(f"model.{name} cannot be set: the model of {folder} keeps its size and architecture")
-    if settings.get("tokenizer"):
-        raise UsageError(f"[tokenizer] cannot be set: the model of {folder} keeps its tokenizer")
     tokenizer = base.recipe.tokenizer.model_dump() | {"vocab_size": base.tokenizer.vocab_size}
+    changed = {"vocab_size"} if settings["finetuning"].keys() & {"add_tokens", "trim_vocabulary"} else set()
+    if any(
+        tokenizer.get(name) != value for name, value in settings.get("tokenizer", {}).items() if name not in changed
+    ):
+        raise UsageError(f"[tokenizer] cannot be set: the model of {folder} keeps its tokenizer")
     chat = {"chat": base.recipe.chat.model_dump()} if base.recipe.chat else {}
     own = {"base_sha256": base.best.weights_sha256}
     kept = {"tokenizer": tokenizer, "model": model, "decoding": base.recipe.decoding.model_dump(exclude_defaults=True)}
