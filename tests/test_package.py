@@ -107,6 +107,18 @@ def test_run_is_evaluated_with_baselines_and_resumed(folder: Path, monkeypatch: 
         penwright.resume(folder / "novel", steps=2, settings={"model": {"d_model": 8}}, quiet=True)
 
 
+def test_budget_in_the_settings_replaces_the_budget_of_the_recipe(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENWRIGHT_CACHE", str(folder / "cache"))
+    recipe, text = tmp_path / "recipe.toml", folder / "novel.txt"
+    recipe.write_text("[training]\nminutes = 5\n", encoding="utf-8")
+    penwright.train(text, run=tmp_path / "run", recipe=recipe, settings=TINY, quiet=True)
+    assert Run(tmp_path / "run").recipe.training.minutes is None
+    with pytest.raises(UsageError, match="minutes: must be greater than 0"):
+        penwright.train(text, minutes=0.0, run=tmp_path / "other", quiet=True)
+
+
 def test_first_checkpoint_is_kept_and_can_be_loaded(folder: Path) -> None:
     run = Run(folder / "novel")
     first = run.checkpoints.first()

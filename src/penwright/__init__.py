@@ -70,11 +70,13 @@ def train(
     from penwright.workflows.plan import new_run_folder, prepare, read_recipe
     from penwright.workflows.train import train
 
-    arguments: dict[str, Any] = {"data": {"train": _paths(data)}, "training": {"minutes": minutes} if minutes else {}}
+    budget = {"minutes": minutes} if minutes is not None else {}
+    arguments: dict[str, Any] = {"data": {"train": _paths(data)}, "training": budget}
     arguments |= {"finetuning": {"base": str(base)}} if base is not None else {}
-    below = read_recipe(Path(recipe), arguments) if recipe is not None else {}
+    above = merge(arguments, settings or {})
+    below = read_recipe(Path(recipe), above) if recipe is not None else {}
     place = None if run is None else Path(run)
-    prepared = prepare(with_imported_base(merge(below, arguments, settings or {}), place, _say(quiet)))
+    prepared = prepare(with_imported_base(merge(below, above), place, _say(quiet)))
     folder = place or new_run_folder(prepared.plan.recipe)
     return train(prepared, folder, [] if quiet else [progress_observer()])
 

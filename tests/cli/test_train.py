@@ -294,6 +294,7 @@ def test_existing_run_folder_is_not_overwritten(penwright: Command, corpora: Pat
         (["NOVEL", "--steps", "5", "--minutes", "5"], 2, "exactly one of"),
         (["NOVEL", "--set", "training.device=cuda:7"], 2, "cannot be used here"),
         (["--resume", "no-such-run"], 1, "there is no run in no-such-run"),
+        (["--resume", "a-run", "--run", "another"], 2, "leave out --run"),
         (["NOVEL", "--task", "generate", "--minutes", "0"], 2, "minutes: must be greater than 0"),
         (["NOVEL", "--recipe", "no-such.toml"], 1, "no-such.toml"),
     ],
@@ -311,7 +312,7 @@ def test_unknown_recipe_key_suggests_the_nearest_key(penwright: Command, corpora
     recipe.write_text('[schedule]\ntype = "cosine"\nwarmup = 5\n', encoding="utf-8")
     done = penwright("train", corpora / "novel.txt", "--recipe", recipe)
     assert done.returncode == 2
-    assert "[schedule] has no key 'warmup'; did you mean 'warmup_steps'?" in done.stderr
+    assert f"{recipe}: [schedule] has no key 'warmup'; did you mean 'warmup_steps'?" in done.stderr
 
 
 @pytest.mark.parametrize("content", [b"", b"\n\n  \n", b"x", bytes(range(256)) * 20])

@@ -138,7 +138,7 @@ def command(
         "finetuning": _finetuning_flags(from_, keep_old, trim_vocabulary, add_tokens),
     }
     form: Form | None = "recipe" if print_recipe else None if not dry_run else "json" if json else "plan"
-    _require_consistent(from_, resume, ensemble, shows_plan=form is not None or why)
+    _require_consistent(from_, run, resume, ensemble, shows_plan=form is not None or why)
     work = partial(_work, settings_of(recipe, flags, set_ or []), run, resume, ensemble, form, json=json, why=why)
     _run_in_processes(processes, max_restarts, work)
 
@@ -154,12 +154,18 @@ def _finetuning_flags(
     )
 
 
-def _require_consistent(base: Path | None, resume: Path | None, ensemble: int | None, *, shows_plan: bool) -> None:
+def _require_consistent(
+    base: Path | None, run: Path | None, resume: Path | None, ensemble: int | None, *, shows_plan: bool
+) -> None:
     """Raise UsageError if mutually exclusive options are combined."""
     if base is not None and ensemble is not None:
         raise UsageError("--ensemble trains new models. To start from an existing run, leave out --ensemble")
     if resume is not None and ensemble is not None:
         raise UsageError("--resume does not continue an ensemble. Repeat the command that started it, without --resume")
+    if resume is not None and run is not None:
+        raise UsageError(
+            "--resume trains a run in its own folder: leave out --run. To start a new run from it, use --from"
+        )
     if resume is not None and shows_plan:
         raise UsageError("--resume does not make a plan. To print the recipe of a run: penwright config RUN")
 
