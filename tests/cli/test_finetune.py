@@ -312,7 +312,7 @@ def test_recipe_records_the_base_run(penwright: Command, runs: Path, new_text: P
     assert recipe["model"]["d_model"] == 16
 
 
-@pytest.mark.parametrize("options", [(), ("--lora", 2), ("--add-tokens", 5)])
+@pytest.mark.parametrize("options", [(), ("--lora", 2)])
 def test_printed_recipe_of_a_fine_tuned_run_round_trips(
     penwright: Command, runs: Path, new_text: Path, tmp_path: Path, options: Sequence[object]
 ) -> None:

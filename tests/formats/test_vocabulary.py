@@ -169,6 +169,8 @@ def test_new_tokens_start_as_the_mean_of_their_pieces(base: Path, tmp_path: Path
             torch.testing.assert_close(start[name][token], old.weights()[name][rows[token]].mean(0))
         assert not torch.equal(new.weights()[name][-1], start[name][-1])  # the new tokens are trained
     resume(run, {"training": {"steps": 2}})
+    stored = new.recipe.model_dump(mode="json", exclude_none=True)
+    assert prepare(stored).plan.recipe.tokenizer == new.recipe.tokenizer
     penwright.export(run, "huggingface", tmp_path / "exported")
     again = penwright.import_model(tmp_path / "exported", tmp_path / "imported").tokenizer
     assert again.encode(GREEK) == new.tokenizer.encode(GREEK)

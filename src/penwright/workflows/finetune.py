@@ -59,7 +59,8 @@ def with_base(settings: Table) -> Table:
         if name not in free and model.get(name) != value:
             raise UsageError(f"model.{name} cannot be set: the model of {folder} keeps its size and architecture")
     tokenizer = base.recipe.tokenizer.model_dump() | {"vocab_size": base.tokenizer.vocab_size}
-    changed = {"vocab_size"} if settings["finetuning"].keys() & {"add_tokens", "trim_vocabulary"} else set()
+    is_changed = any(settings["finetuning"].get(name) for name in ("add_tokens", "trim_vocabulary"))
+    changed = {"vocab_size"} if is_changed else set()
     if any(
         tokenizer.get(name) != value for name, value in settings.get("tokenizer", {}).items() if name not in changed
     ):
