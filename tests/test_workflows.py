@@ -19,7 +19,7 @@ from penwright.evaluation.scores import Score
 from penwright.run.checkpoint_folder import CheckpointFolder
 from penwright.run.folder import CORPUS, Run
 from penwright.run.provenance import CorpusRecord
-from penwright.run.records import is_over_fitted
+from penwright.run.records import is_overfitted
 from penwright.tasks import TASKS, RunContext, generation, reading_of, translation
 from penwright.training.auto.choices import Plan
 from penwright.training.observers import Observer
@@ -430,13 +430,13 @@ def test_model_is_not_judged_by_differences_that_may_be_due_to_chance(trained_ru
 def test_overfitting_is_detected_from_the_evaluations(trained_run: Path) -> None:
     run, step = Run(trained_run), Run(trained_run).checkpoints.last_step()
     run.append("metrics.jsonl", {"step": step, "nats per token": 3.0})
-    assert not is_over_fitted(run.records("metrics.jsonl"), step, step)
+    assert not is_overfitted(run.records("metrics.jsonl"), step, step)
     (run.folder / "metrics.jsonl").write_text(
         f'{{"step": 1, "nats per token": 1.0}}\n{{"step": {step}, "nats per token": 1.1}}\n'
     )
-    assert is_over_fitted(run.records("metrics.jsonl"), step, 1)
+    assert is_overfitted(run.records("metrics.jsonl"), step, 1)
     run.append("metrics.jsonl", {"step": step, "nats per token": 1.1, "epoch": 0.5})
-    assert not is_over_fitted(run.records("metrics.jsonl"), step, 1), "the text has not been read once"
+    assert not is_overfitted(run.records("metrics.jsonl"), step, 1), "the text has not been read once"
 
 
 @pytest.mark.parametrize(("budget", "n_evaluated"), [({"steps": 1}, 4), ({"minutes": 0.015}, 3)])

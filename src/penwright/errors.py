@@ -73,3 +73,7 @@ def import_extra(module: str, extra: str, what: str) -> Any:
 
 def say_nothing(text: str) -> None:
     """Discard the message: the `Say` callback of silent operations."""
+
+
+def do_nothing() -> None:
+    """Do nothing: the default of callbacks without arguments, such as one that may raise an exception to stop work."""

@@ -240,10 +240,8 @@ class _VocabularyLoss(torch.autograd.Function):
         compute = compiled_cross_entropy() if how.compiled else cross_entropy
         with torch.autocast(hidden.device.type, enabled=False):
             chunk = targets_per_chunk(hidden, len(weight), compiled=how.compiled)
-            matrix, loss = (
-                weight.to(dtype),
-                hidden.new_zeros((), dtype=torch.promote_types(hidden.dtype, torch.float32)),
-            )
+            matrix = weight.to(dtype)
+            loss = hidden.new_zeros((), dtype=torch.promote_types(hidden.dtype, torch.float32))
             d_hidden = torch.empty_like(hidden, dtype=dtype) if with_gradient else None
             d_weight = torch.zeros_like(weight) if with_gradient and weight.requires_grad else None
             d_bias = torch.zeros_like(bias) if with_gradient and bias is not None and bias.requires_grad else None

@@ -16,7 +16,7 @@ from penwright.classification.mixture import mixed
 from penwright.classification.ngrams import MOST_CHARACTERS
 from penwright.config import ProblemType
 from penwright.decoding.batches import Padded, diverged
-from penwright.decoding.windows import n_windows, read_windows, split
+from penwright.decoding.windows import mean_vectors, n_windows, read_windows, split
 from penwright.errors import PenwrightError, PenwrightWarning, UsageError
 from penwright.model.size import described
 from penwright.model.transformer import EncoderOnly
@@ -137,9 +137,7 @@ class Classifier:
     def pooled(self, texts: Sequence[Tokens]) -> Float[Tensor, "texts d_model"]:
         """Return the input vector of the head for each tokenized text, averaged over the windows of the text."""
         windows = read_windows(self.model, [self._windows(tokens) for tokens in texts], self._pooled)
-        if not windows:
-            return torch.zeros(0, self.model.settings.d_model)
-        return torch.stack([each.mean(0) for each in windows])
+        return mean_vectors(windows, self.model.settings.d_model)
 
     def _tokens(self, text: str) -> Tokens:
         return np.array(encode_text(text, self.tokenizer), dtype=np.int64)
@@ -205,10 +203,8 @@ class Classifier:
         return self.model.pool(self.model.hidden(*batch), batch.padding)
 
     def _classification(self, text: str, n_tokens: int, outputs: Float[Tensor, " n_labels"]) -> Classification:
-        notes, n_parts = (
-            unknown_warnings(self.tokenizer, text.replace(BETWEEN_TEXTS, " ")),
-            n_windows(n_tokens, self._room),
-        )
+        notes = unknown_warnings(self.tokenizer, text.replace(BETWEEN_TEXTS, " "))
+        n_parts = n_windows(n_tokens, self._room)
         if n_parts > 1 and self.reads_pairs:
             notes.append("the pair is longer than the model's context, so the end of the longer text was ignored")
         elif n_parts > 1:

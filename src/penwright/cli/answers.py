@@ -23,7 +23,7 @@ from penwright.inspection.paths import Paths
 from penwright.inspection.token_scores import TokenScores
 from penwright.text import count
 
-MAX_SURPRISE = 8  # surprisal in nats at which the shade is darkest (a probability of about 1 in 3,000)
+MAX_SURPRISAL = 8  # surprisal in nats at which the shade is darkest (a probability of about 1 in 3,000)
 MAX_ROWS = 20  # maximum number of rows in a list of tokens or heads
 
 Drawn = Iterator[RenderableType]
@@ -45,12 +45,12 @@ def texts_of(tokens: Sequence[Token]) -> list[str]:
 def _token_scores(result: TokenScores, console: Console) -> Drawn:
     """Draw the text, with each token coloured by its surprisal, and a legend."""
     pieces = [
-        ShadedToken(token.text, -log_prob / MAX_SURPRISE)
+        ShadedToken(token.text, -log_prob / MAX_SURPRISAL)
         for token, log_prob in zip(result.tokens, result.log_probs, strict=True)
     ]
     yield from shaded_text(pieces, console.width)
     yield Text(
-        f"surprisal (-log p): ▁ below 1 nat, one step higher per nat, █ at {MAX_SURPRISE - 1} nats or more; "
+        f"surprisal (-log p): ▁ below 1 nat, one step higher per nat, █ at {MAX_SURPRISAL - 1} nats or more; "
         f"mean {result.loss:.3f} nats per token over {count(len(result.tokens), 'token')}"
     )
 
@@ -71,7 +71,7 @@ def top_tokens(result: TokenScores, console: Console) -> Drawn:
     ]
     next_shares = _shares(_nested([result.next.texts])[0], result.next.probabilities)
     rows.append(["(next)", "", "", "", next_shares])
-    yield table_of(["token", "probability", "nats", "rank", "top_tokens"], rows, last="left")
+    yield table_of(["token", "probability", "nats", "rank", "most likely"], rows, last="left")
 
 
 @draw.register
@@ -144,9 +144,8 @@ def _lens(result: Lens, console: Console) -> Drawn:
 @draw.register
 def _attribution(result: Attribution, console: Console) -> Drawn:
     """Draw the tokens that contribute most to a prediction, with their contributions."""
-    values = result.values[
-        : result.n_source + result.position + 1
-    ]  # tokens after this position cannot affect the prediction
+    # tokens after this position cannot affect the prediction
+    values = result.values[: result.n_source + result.position + 1]
     strongest = max(np.abs(values).max(initial=0), 1e-12)
     order = np.argsort(-np.abs(values), kind="stable")[:MAX_ROWS]
     rows = [

@@ -131,10 +131,8 @@ class _Search:
         n_sentences, beam_size = len(limits), settings.beam_size
         log_probs = np.full((n_sentences, beam_size), NEG_INF)
         log_probs[:, 0] = 0.0  # all beams begin alike, so only the first is extended
-        none, never = (
-            np.zeros((n_sentences, settings.n_best), np.int64),
-            np.full((n_sentences, settings.n_best), NEG_INF),
-        )
+        none = np.zeros((n_sentences, settings.n_best), np.int64)
+        never = np.full(none.shape, NEG_INF)
         guided = {
             sentence: ConstrainedBeams.start(guide, limits[sentence], beam_size)
             for sentence, guide in enumerate(guides)

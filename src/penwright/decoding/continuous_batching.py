@@ -183,7 +183,7 @@ class ContinuousBatch:
             self._rows += [RunningCompletion(request, self._tokenizer, logits, self._end_ids) for request in group]
             yield logits
 
-    def _known(self) -> "list[tuple[Tokens, Known]]":
+    def _known(self) -> list[tuple[Tokens, Known]]:
         """Return the texts whose keys and values can be reused: those of running rows and those in the cache."""
         running = [(self._batch.seen(row), partial(self._batch.known, row)) for row in range(len(self._rows))]
         return running + [(prefix.tokens, prefix.cut) for prefix in self._prefixes.entries]

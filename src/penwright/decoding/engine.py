@@ -30,7 +30,7 @@ from penwright.decoding.exported import (
 from penwright.decoding.sampling.topk import COMPILES, MAX_K, MaskedTopK, masked_topk
 from penwright.decoding.sampling.utf8 import Situations, Utf8Rules
 from penwright.devices import with_threads
-from penwright.errors import Say, say_nothing
+from penwright.errors import Say, do_nothing, say_nothing
 from penwright.model.block import Encoded
 from penwright.model.cache import Cache
 from penwright.model.quantized import Int8Linear
@@ -64,8 +64,8 @@ class DecodeEngine:
         self._loaded: dict[Part, Compiled | None] = {}
         self._threads: dict[Part, int] = {}
         self._looked = monotonic()
-        self.on_first_use: Callable[[], None] = _do_nothing  # called once, before the first text is decoded
-        self.watch: Callable[[], None] = _do_nothing  # called before each step; may raise an exception to stop decoding
+        self.on_first_use: Callable[[], None] = do_nothing  # called once, before the first text is decoded
+        self.watch: Callable[[], None] = do_nothing  # called before each step; may raise an exception to stop decoding
 
     @contextmanager
     def watched(self, watch: Callable[[], None]) -> Iterator[None]:
@@ -74,7 +74,7 @@ class DecodeEngine:
         try:
             yield
         finally:
-            self.watch = _do_nothing
+            self.watch = do_nothing
 
     @property
     def n_threads(self) -> int:
@@ -98,7 +98,7 @@ class DecodeEngine:
 
         Call this only between texts, because compiled code rounds differently.
         """
-        on_first_use, self.on_first_use = self.on_first_use, _do_nothing
+        on_first_use, self.on_first_use = self.on_first_use, do_nothing
         on_first_use()
         if monotonic() < self._looked + LOOK_EVERY:
             return
@@ -192,10 +192,6 @@ def _step_inputs(
     rows = (tokens.view(n_sources, -1), cache.lengths.view(n_sources, -1))
     origins = None if origins is None else origins.view(n_sources, -1, origins.shape[1])
     return (*rows, cached, origins, [x for layer in encoded.layers for x in layer], encoded.padding)
-
-
-def _do_nothing() -> None:
-    pass
 
 
 def compile_steps(model: DecoderOnly | EncoderDecoder, say: Say = say_nothing) -> None:

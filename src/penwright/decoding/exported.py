@@ -151,11 +151,11 @@ class Example(NamedTuple):
     shapes: tuple[object, ...]
 
     def drawn(self) -> tuple[Input, ...]:
-        """Fill all floating-point inputs, except 1-D tensors, with random numbers. Return all inputs."""
+        """Fill the floating-point inputs with random numbers. Return all inputs."""
         generator = torch.Generator().manual_seed(0)
         for value in self.inputs:
             for tensor in [value] if isinstance(value, Tensor) else value or []:
-                if tensor.is_floating_point() and tensor.dim() > 1:  # vectors, such as temperatures, stay unchanged
+                if tensor.is_floating_point():
                     tensor.normal_(generator=generator)
         return self.inputs
 

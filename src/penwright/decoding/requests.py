@@ -11,11 +11,10 @@ from torch import Tensor
 
 from penwright.config import DecodingSettings
 from penwright.decoding.constraints.constraints import CompletionConstraint, ConstrainedRows, is_constrained
-from penwright.decoding.constraints.expressions import never_end
 from penwright.decoding.sampling.logits_process import NEG_INF, Bias, History, Logits
 from penwright.decoding.sampling.sampler import RowRng, Sampling
 from penwright.decoding.sampling.utf8 import Utf8Rules
-from penwright.errors import UsageError
+from penwright.errors import UsageError, do_nothing
 from penwright.tokenizers import TextStream, Tokenizer
 from penwright.tokenizers.tokenizer import never_generated
 
@@ -79,7 +78,7 @@ def plan_of(
     settings: DecodingSettings,
     prompts: Sequence[str],
     biases: Mapping[int, float] | None = None,
-    check: Callable[[], None] = never_end,
+    check: Callable[[], None] = do_nothing,
     end_ids: Collection[int] = (),
 ) -> DecodingPlan:
     """Return the plan for completing these prompts with these settings; `biases` apply to single tokens.

@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from penwright.decoding.batches import Padded, batches_by_length, right_padded
 from penwright.model import Model, evaluating
@@ -42,12 +41,6 @@ def read_windows(
     return [torch.stack([next(rest) for _ in text]) for text in texts]
 
 
-def unit_vectors(vectors: Sequence[Float[Tensor, "_ width"]], width: int) -> Float[Tensor, "texts width"]:
-    """Average the vectors of each text's windows, and normalize the averages to unit length."""
-    return normalize(torch.stack([vector.mean(0) for vector in vectors]), dim=-1) if vectors else torch.zeros(0, width)
-
-
-def mean_pooled(hidden: Float[Tensor, "rows length width"], batch: Padded) -> Float[Tensor, "rows width"]:
-    """Return the mean hidden state of each row, excluding padding."""
-    weights = batch.padding[..., None].to(hidden.dtype)
-    return (hidden * weights).sum(1) / weights.sum(1).clamp(min=1)
+def mean_vectors(vectors: Sequence[Float[Tensor, "_ width"]], width: int) -> Float[Tensor, "texts width"]:
+    """Return the mean vector of the windows of each text."""
+    return torch.stack([each.mean(0) for each in vectors]) if vectors else torch.zeros(0, width)

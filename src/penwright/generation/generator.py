@@ -11,18 +11,18 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from penwright.config import DecodingSettings, GivenSettings, decoding_settings
 from penwright.decoding.batches import Padded, PromptBatch, newest_half
-from penwright.decoding.constraints.expressions import never_end
 from penwright.decoding.continuous_batching import ContinuousBatch
 from penwright.decoding.engine import DecodeEngine
 from penwright.decoding.requests import MAX_NEW_TOKENS, DecodingPlan, Finish, Request, plan_of
-from penwright.decoding.windows import mean_pooled, read_windows, split, unit_vectors
-from penwright.errors import UsageError
+from penwright.decoding.windows import mean_vectors, read_windows, split
+from penwright.errors import UsageError, do_nothing
 from penwright.model import evaluating
 from penwright.model.size import described
-from penwright.model.transformer import DecoderOnly
+from penwright.model.transformer import DecoderOnly, mean_pooled
 from penwright.text import brief, noted
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.chat_template import PLAIN_TEMPLATE, ChatTemplate, Message, encode_pieces
@@ -143,7 +143,7 @@ class Generator:
                 return completion
 
     def chat_tokens(
-        self, messages: Sequence[Message], n_new: int = 0, check: Callable[[], None] = never_end
+        self, messages: Sequence[Message], n_new: int = 0, check: Callable[[], None] = do_nothing
     ) -> list[int]:
         """Return the tokens of a conversation, up to the point where the model answers.
 
@@ -185,7 +185,7 @@ class Generator:
         *,
         n_likely: int = 0,
         biases: Mapping[int, float] | None = None,
-        check: Callable[[], None] = never_end,
+        check: Callable[[], None] = do_nothing,
     ) -> list[Request]:
         """Return requests for n completions of a prompt, to be added to a `pool`.
 
@@ -221,10 +221,11 @@ class Generator:
         texts = [texts] if isinstance(texts, str) else texts
         room = self.model.settings.context_length
         windows = [split(self._encode(text) or [self.tokenizer.end_id], room) for text in texts]
-        return unit_vectors(read_windows(self.model, windows, self._pooled), self.model.settings.d_model)
+        vectors = read_windows(self.model, windows, self._pooled)
+        return normalize(mean_vectors(vectors, self.model.settings.d_model), dim=-1)
 
     def _pooled(self, batch: Padded) -> Float[Tensor, "windows d_model"]:
-        return mean_pooled(self.model.hidden(batch.tokens), batch)
+        return mean_pooled(self.model.hidden(batch.tokens), batch.padding)
 
     def bits_per_byte(self, completion: Completion) -> float | None:
         """Return the bits per byte of the generated text, stop strings included, or None if it is empty.

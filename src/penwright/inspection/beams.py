@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from penwright.decoding.hypotheses import Extension
-from penwright.decoding.sampling.sampler import NEG_INF
+from penwright.decoding.sampling.logits_process import NEG_INF
 from penwright.errors import UsageError
 from penwright.tokenizers import Tokenizer
 from penwright.translation.translator import Translator

@@ -171,7 +171,13 @@ class EncoderOnly(nn.Module):
         self, hidden: Float[Tensor, "batch length d_model"], padding: Bool[Tensor, "batch length"]
     ) -> Float[Tensor, "batch d_model"]:
         """Return one vector per text, from its first token or the mean over its real tokens."""
-        weights = padding[..., None].to(hidden.dtype)
-        mean = self.settings.pooling == "mean"
-        pooled = (hidden * weights).sum(1) / weights.sum(1).clamp(min=1) if mean else hidden[:, 0]
+        pooled = mean_pooled(hidden, padding) if self.settings.pooling == "mean" else hidden[:, 0]
         return pooled if self.pooler is None else self.activation(self.pooler(pooled))
+
+
+def mean_pooled(
+    hidden: Float[Tensor, "batch length d_model"], padding: Bool[Tensor, "batch length"]
+) -> Float[Tensor, "batch d_model"]:
+    """Return the mean hidden state of each row over its real tokens."""
+    weights = padding[..., None].to(hidden.dtype)
+    return (hidden * weights).sum(1) / weights.sum(1).clamp(min=1)

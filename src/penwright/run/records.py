@@ -22,7 +22,7 @@ KEYS: Mapping[str, Mapping[str, type]] = {  # required keys of a line, with the 
     METRICS: {"step": int},
     SAMPLES: {"step": int, "prompt": str, "completion": str},
 }
-OVER_FITTED = 0.01  # relative rise of the held-out loss above its minimum that counts as overfitting, not noise
+OVERFITTED = 0.01  # relative rise of the held-out loss above its minimum that counts as overfitting, not noise
 
 
 class OptimizeRecord(BaseModel):
@@ -182,10 +182,10 @@ def held_out_losses(evaluations: Sequence[Record]) -> dict[int, float]:
 
 def rises_above(loss: float, lowest: float) -> bool:
     """Return whether a held-out loss exceeds the lowest one by enough to indicate overfitting rather than noise."""
-    return loss > lowest * (1 + OVER_FITTED)
+    return loss > lowest * (1 + OVERFITTED)
 
 
-def is_over_fitted(evaluations: Sequence[Record], step: int, best_step: int) -> bool:
+def is_overfitted(evaluations: Sequence[Record], step: int, best_step: int) -> bool:
     """Return whether the model at `step` overfits: its held-out loss is clearly higher than at `best_step`.
 
     During the first epoch, a rise of the loss does not count as overfitting.

@@ -10,9 +10,8 @@ from fastapi import APIRouter, Response
 from fastapi.responses import StreamingResponse
 from pydantic import AfterValidator, BaseModel, Field
 
-from penwright.decoding.constraints.expressions import never_end
 from penwright.decoding.requests import MAX_NEW_TOKENS
-from penwright.errors import UsageError
+from penwright.errors import UsageError, do_nothing
 from penwright.generation.generator import Generator
 from penwright.serving.completion_fields import (
     MAX_LOGPROBS,
@@ -193,7 +192,7 @@ async def chat_completions(body: ChatRequest, registry: Registry, limits: Limits
     """Return n answers to a conversation. If `stream` is true, send events, with [DONE] as the last."""
     worker = _model(body, registry)
     make, is_quick = partial(_job, body, worker, limits), len(body.messages) <= FEW_MESSAGES
-    work = await (asyncio.to_thread(make, never_end) if is_quick else worker.build(make))
+    work = await (asyncio.to_thread(make, do_nothing) if is_quick else worker.build(make))
     await work.prepare()
     pieces = work.stream()
     if body.stream:

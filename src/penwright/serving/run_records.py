@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from penwright.errors import PenwrightError
 from penwright.run.checkpoints import Record
 from penwright.run.folder import Run
-from penwright.run.records import LogEnd, RunRecords, held_out_losses, is_over_fitted, read_end, read_records
+from penwright.run.records import LogEnd, RunRecords, held_out_losses, is_overfitted, read_end, read_records
 
 WINDOW = 20  # number of records before a possible spike; their median is the usual loss
 SPIKE = 8.0  # minimum height of a spike above the median, in median absolute deviations
@@ -43,7 +43,7 @@ class Alert(NamedTuple):
 def alerts(steps: Sequence[Record], evaluations: Sequence[Record]) -> list[Alert]:
     """Return the alerts for the records of steps.jsonl and metrics.jsonl, ordered by step."""
     held_out = list(held_out_losses(evaluations).items())
-    alerts = [*_not_finite(steps), *_spikes(steps), *_over_fitting(evaluations, steps), *_plateau(held_out)]
+    alerts = [*_not_finite(steps), *_spikes(steps), *_overfitting(evaluations, steps), *_plateau(held_out)]
     return sorted(alerts, key=lambda alert: alert.step)
 
 
@@ -95,13 +95,13 @@ def _spikes_of(known: Sequence[tuple[int, float]]) -> Iterator[Alert]:
             )
 
 
-def _over_fitting(evaluations: Sequence[Record], steps: Sequence[Record]) -> Iterator[Alert]:
+def _overfitting(evaluations: Sequence[Record], steps: Sequence[Record]) -> Iterator[Alert]:
     losses = held_out_losses(evaluations)
     if not losses:
         return
     best_step, last_step = min(losses, key=losses.__getitem__), max(losses)
     best, last = losses[best_step], losses[last_step]
-    if not is_over_fitted(evaluations, last_step, best_step):
+    if not is_overfitted(evaluations, last_step, best_step):
         return
     then, now = (_loss_at(steps, step) for step in (best_step, last_step))
     fell = (

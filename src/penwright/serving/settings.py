@@ -25,9 +25,7 @@ class ServingSettings(Settings):
     max_models: PositiveInt = 16  # maximum number of models that the studio loads, newest first
     max_model_bytes: PositiveInt = 4_000_000_000  # maximum total size of the models that the studio loads, in bytes
     max_upload_bytes: PositiveInt = 500_000_000  # maximum size of a text that is uploaded to the studio, in bytes
-    max_text_bytes: PositiveInt = (
-        4_000_000_000  # maximum size of all uploads together, and of one unpacked text, in bytes
-    )
+    max_text_bytes: PositiveInt = 4_000_000_000  # maximum size of all uploads, and of one unpacked text, in bytes
     min_free_bytes: PositiveInt = 1_000_000_000  # minimum free disk space to leave, in bytes
     plan_seconds: PositiveFloat = 180.0  # maximum seconds to read texts and plan a run (else status 504)
     max_connections: PositiveInt = 512  # maximum number of open connections; beyond it, an idle connection is closed

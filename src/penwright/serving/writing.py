@@ -15,9 +15,8 @@ from pydantic import BaseModel, Field
 
 from penwright.decoding.batches import in_view
 from penwright.decoding.constraints.constraints import is_constrained
-from penwright.decoding.constraints.expressions import never_end
 from penwright.decoding.requests import MAX_NEW_TOKENS, Request, RunningCompletion, TokenUpdate
-from penwright.errors import PenwrightError, UsageError
+from penwright.errors import PenwrightError, UsageError, do_nothing
 from penwright.inspection.forward_pass import readable
 from penwright.inspection.token_scores import TokenScores
 from penwright.serving.errors import ERROR_RESPONSES, RequestTooLarge, status_and_message
@@ -157,7 +156,7 @@ async def _request(worker: ModelWorker, body: PromptRequest, limits: ServingSett
         tokens = _tokens(worker.generator.tokenizer, body)
         return worker.generator.requests(tokens, settings, n_likely=N_LIKELY, check=check)[0]
 
-    return await (worker.build(prepare) if is_constrained(settings) else asyncio.to_thread(prepare, never_end))
+    return await (worker.build(prepare) if is_constrained(settings) else asyncio.to_thread(prepare, do_nothing))
 
 
 async def _events(

@@ -154,7 +154,7 @@ class Session:
             scores = self._evaluate() if self.is_main else []
         self.last_evaluated_step = trainer.state.step
         if self.is_main:
-            self._handle_over_fitting(scores)
+            self._handle_overfitting(scores)
             self._prefer_last(scores)
         trainer.synchronize()  # the other ranks wait for a message, because a collective has a time limit
         trainer.state.reserved_seconds = monotonic() - begin
@@ -250,7 +250,7 @@ class Session:
             f"Resume with: penwright train --resume {quote(str(self.run.folder))}{f' --processes {n}' if n > 1 else ''}"
         )
 
-    def _handle_over_fitting(self, scores: Sequence[Score]) -> None:
+    def _handle_overfitting(self, scores: Sequence[Score]) -> None:
         """Stop when patience is exhausted. With `cooldown_on_overfitting`, overfitting first starts the cooldown.
 
         Overfitting is judged by the held-out loss, since accuracy and similar scores are too noisy.
@@ -271,11 +271,8 @@ class Session:
             and self.trainer.budget.cool_down()
         ):
             state.evaluations_over_fitted = 0
-            notify(
-                self.observers,
-                "message",
-                f"overfitting begins: the learning rate falls from now on until step {state.total_steps:,}",
-            )
+            message = f"overfitting begins: the learning rate falls from now on until step {state.total_steps:,}"
+            notify(self.observers, "message", message)
         elif (
             settings.cooldown_on_overfitting
             and min(state.evaluations_over_fitted, state.evaluations_since_best) >= STOP_AFTER
@@ -285,11 +282,7 @@ class Session:
 
     def _stop_early(self, reason: str) -> None:
         self.trainer.state.stopped_early = True
-        notify(
-            self.observers,
-            "message",
-            f"stopped early at step {self.trainer.state.step:,}: {reason}",
-        )
+        notify(self.observers, "message", f"stopped early at step {self.trainer.state.step:,}: {reason}")
 
 
 def save_interval(minutes: float | None, weights: Iterable[Tensor]) -> float:

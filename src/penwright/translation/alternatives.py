@@ -12,8 +12,8 @@ from penwright.decoding.batches import TargetBatch, batches_by_length, right_pad
 from penwright.decoding.beam_search import beam_search
 from penwright.decoding.engine import DecodeEngine
 from penwright.decoding.hypotheses import BeamSettings, Hypothesis
-from penwright.decoding.sampling.logits_process import History, Logits
-from penwright.decoding.sampling.sampler import NEG_INF, RowRng, Sampling
+from penwright.decoding.sampling.logits_process import NEG_INF, History, Logits
+from penwright.decoding.sampling.sampler import RowRng, Sampling
 from penwright.decoding.sampling.topk import MaskedTopK, TokenSelector
 from penwright.decoding.sampling.utf8 import Situations, Utf8Rules
 from penwright.errors import UsageError

@@ -79,16 +79,14 @@ def expected_precision(model: Model, device: torch.device) -> Precision:
 
 
 def choose_precision(run: Run, context: RunContext) -> str:
-    """Choose and save the decoding precision of a trained run. Return a message.
-
-    The message names the chosen precision; it is "" if there was nothing to choose.
+    """Choose and save the decoding precision of a trained run. Return a message; "" if there was nothing to choose.
 
     Int8 is chosen if the nats per token on a part of the held-out text rise by at most MAX_LOSS_INCREASE. An imported
     language model stays in float32: int8 raised the loss too much, and measuring it takes long (benchmarks/LOG.md).
     """
     precision = expected_precision(context.model, context.device)
     is_kept = context.is_slow and isinstance(context.model, DecoderOnly)
-    if precision == "float32" or context.held_out is None or isinstance(context.model, EncoderOnly) or is_kept:
+    if precision == "float32" or isinstance(context.model, EncoderOnly) or is_kept:
         return ""
     opened_run, nats = open_run(run.folder), dict[Precision, float]()
     n_targets = MEASURED_TARGETS if n_decoder_parameters(context.model) <= MEDIUM else FEW_TARGETS

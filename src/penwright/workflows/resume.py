@@ -18,7 +18,7 @@ from penwright.errors import Interrupted, PenwrightError, UsageError
 from penwright.run.checkpoints import Checkpoint, Record
 from penwright.run.folder import Run
 from penwright.run.provenance import corpus_record, require_made_with
-from penwright.run.records import METRICS, is_over_fitted
+from penwright.run.records import METRICS, is_overfitted
 from penwright.storage import require_writable_cache
 from penwright.tasks import TASKS, RunContext, reading_of
 from penwright.tokenizers import Tokenizer
@@ -59,9 +59,8 @@ def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Applicat
     run.warn_of_edits()
     machine = choose_machine(recipe.training)
     is_extended = any(name in changes.get("training", {}) for name in BUDGETS) and not has_extended(run)
-    newest, warnings = (
-        run.checkpoints.newest() if run.checkpoints.all() else (None, [])
-    )  # no checkpoint: start over with the same seed
+    # without a checkpoint, start over with the same seed
+    newest, warnings = run.checkpoints.newest() if run.checkpoints.all() else (None, [])
     context = _reopen(run, resolved_recipe, machine, newest, observers)
     trainer = make_trainer(context, machine, run, observers)
     for warning in warnings:
@@ -73,7 +72,7 @@ def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Applicat
     run.delete_after(trainer.state.step)
     if is_extended and newest:
         best = run.checkpoints.best_step() or trainer.state.step
-        if is_over_fitted(run.records(METRICS), run.checkpoints.last_step(), best):
+        if is_overfitted(run.records(METRICS), run.checkpoints.last_step(), best):
             advice = "more text or a higher model.dropout would help more than further training"
             notify(observers, "message", f"overfitting since step {best:,}: {advice}")
         trainer.budget.extend()
@@ -173,15 +172,10 @@ def _follow_run(work: Record) -> None:
 def _suggest_compiling(recipe: Recipe, machine: Machine, observers: Sequence[Observer]) -> None:
     """Suggest compilation if an uncompiled run is resumed with a budget long enough for compilation to pay off."""
     seconds = 60 * (recipe.training.minutes or 0.0)
-    if (
-        recipe.training.compile == "off"
-        and choose_compilation(machine.device, seconds, has_adapters=recipe.lora is not None)[0]
-    ):
-        notify(
-            observers,
-            "message",
-            "steps are not compiled; --set training.compile=on would save about a third of the time",
-        )
+    has_adapters = recipe.lora is not None
+    if recipe.training.compile == "off" and choose_compilation(machine.device, seconds, has_adapters=has_adapters)[0]:
+        advice = "steps are not compiled; --set training.compile=on would save about a third of the time"
+        notify(observers, "message", advice)
 
 
 def _as_stored(changes: Table, run: Run) -> Table:

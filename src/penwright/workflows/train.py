@@ -22,7 +22,7 @@ from penwright.errors import PenwrightError
 from penwright.evaluation.scores import Score
 from penwright.run.folder import BASELINES, CORPUS, LINEAR_FILE, Run
 from penwright.run.provenance import made_with
-from penwright.run.records import METRICS, is_over_fitted
+from penwright.run.records import METRICS, is_overfitted
 from penwright.storage import remember
 from penwright.tasks import TASKS, AnyCorpus, RunContext, scoring_of
 from penwright.tasks.linear import fit_linear, refit_linear
@@ -287,7 +287,7 @@ def _unbeaten(run: Run, context: RunContext, step: int, baselines: Sequence[Scor
         yield f"{count(n, 'held-out text')}: too few to tell whether the model beats its baselines"
         return
     scores = next((record for record in run.records(METRICS) if record["step"] == step), {})
-    is_too_long = is_over_fitted(run.records(METRICS), run.checkpoints.last_step(), step)
+    is_too_long = is_overfitted(run.records(METRICS), run.checkpoints.last_step(), step)
     errors = {(each.note, each.higher_is_better): each.standard_error for each in baselines if each.standard_error}
     for baseline in (each for each in baselines if each.name in scores):
         value, error = scores[baseline.name], errors.get((baseline.note, baseline.higher_is_better), 0.0)

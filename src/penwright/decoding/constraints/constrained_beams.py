@@ -18,7 +18,7 @@ from jaxtyping import Bool, Num
 from torch import Tensor
 
 from penwright.decoding.constraints.term_automaton import ConstraintAutomaton, Prospects, Stage, overdue
-from penwright.decoding.sampling.sampler import NEG_INF
+from penwright.decoding.sampling.logits_process import NEG_INF
 from penwright.decoding.sampling.utf8 import MOST_LEFT, States, Utf8Rules
 
 MERIT = attrgetter("merit")
@@ -177,19 +177,19 @@ class ConstrainedBeams:
         return self.guide.after(stage, token).prospects.needed
 
     def _transition(self, beam_state: BeamState, token: int, gain: float, length: int) -> BeamTransition:
-        guide, (stage, lent) = self.guide, beam_state
+        guide, (stage, credit) = self.guide, beam_state
         new = guide.after(stage, token)
         prospects = new.prospects
         hard, soft = prospects.hard, prospects.soft
-        given_back = 0.0 if new.state.remaining != stage.state.remaining else lent
-        lent = 0.0
+        returned = 0.0 if new.state.remaining != stage.state.remaining else credit
+        credit = 0.0
         if soft is not None:
-            lent = (given_back if soft.length > 1 else 0.0) + guide.terms[soft.term].bias
+            credit = (returned if soft.length > 1 else 0.0) + guide.terms[soft.term].bias
         if hard is not None and hard.length > 1:
-            lent = given_back - gain
+            credit = returned - gain
         if hard is not None and hard.is_whole:
-            lent -= guide.terms[hard.term].too_early(length + 1 - hard.length)
-        return BeamTransition(BeamState(new, lent), lent - given_back - overdue(prospects.waiting, length))
+            credit -= guide.terms[hard.term].too_early(length + 1 - hard.length)
+        return BeamTransition(BeamState(new, credit), credit - returned - overdue(prospects.waiting, length))
 
     def _select_by_bank(self, continuations: list[Continuation], beam_size: int) -> list[Continuation]:
         continuations.sort(key=MERIT, reverse=True)

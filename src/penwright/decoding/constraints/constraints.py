@@ -12,10 +12,10 @@ from jaxtyping import Bool, Float32, Float64, Int, Int64
 from torch import Tensor
 
 from penwright.config import DecodingSettings
-from penwright.decoding.constraints.expressions import TOO_MUCH, Automaton, Expression, Expressions, TooLarge, never_end
+from penwright.decoding.constraints.expressions import TOO_MUCH, Automaton, Expression, Expressions, TooLarge
 from penwright.decoding.constraints.patterns import parse_pattern, separators
 from penwright.decoding.sampling.logits_process import NEG_INF, Logits
-from penwright.errors import UsageError
+from penwright.errors import UsageError, do_nothing
 from penwright.text import is_in_word
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.tokenizer import never_generated
@@ -46,7 +46,7 @@ class ConstrainedWord(NamedTuple):
 class Rules:
     """The constraints of the settings as one regular expression: the pattern, the words and the stop strings."""
 
-    def __init__(self, settings: DecodingSettings, check: Callable[[], None] = never_end):
+    def __init__(self, settings: DecodingSettings, check: Callable[[], None] = do_nothing):
         """Build the expression. `check` may raise an exception to abort. Raises UsageError for an invalid pattern."""
         self.expressions = make = Expressions(check=check)
         self._stops = [stop for stop in settings.stop if stop]
@@ -128,7 +128,7 @@ class CompletionConstraint:
         tokenizer: Tokenizer,
         prompts: Sequence[str],
         max_new_tokens: int,
-        check: Callable[[], None] = never_end,
+        check: Callable[[], None] = do_nothing,
         end_ids: Collection[int] = (),
     ):
         """Build the automaton. `check` is called repeatedly during the build, and may raise an exception to abort it.
@@ -252,10 +252,6 @@ class ConstrainedRows:
         """Append the next token of each row, which is never the end token."""
         pairs = zip(self._states, tokens.tolist(), strict=True)
         self._states = [self._guide.follow(*state, token) for state, token in pairs]
-
-    def select(self, rows: Sequence[int]) -> None:
-        """Keep only the given rows of the batch, in the given order."""
-        self._states = [self._states[row] for row in rows]
 
 
 def is_constrained(settings: DecodingSettings) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int32, Int64
 from numpy.typing import NDArray
 
-from penwright.errors import UsageError
+from penwright.errors import UsageError, do_nothing
 
 Span = tuple[int, int]  # a range of code points: the first, and the one after the last
 Expression = int  # an index into the Expressions object that made it; equal expressions have equal indices
@@ -25,17 +25,13 @@ class TooLarge(Exception):
     """An error for an expression that takes too much work to process."""
 
 
-def never_end() -> None:
-    """Do nothing: the default `check`, which never aborts."""
-
-
 class Expressions:
     """A factory of regular expressions and their derivatives; `limit` is the maximum number of subexpressions visited.
 
     `check` is called every few hundred subexpressions, and may raise an exception to abort.
     """
 
-    def __init__(self, limit: int = 3_000_000, check: Callable[[], None] = never_end):
+    def __init__(self, limit: int = 3_000_000, check: Callable[[], None] = do_nothing):
         self._work_left, self._check, self._until_check = limit, check, OFTEN
         self._nodes: list[tuple[Any, ...]] = []
         self._numbers: dict[tuple[Any, ...], Expression] = {}

@@ -31,7 +31,6 @@ from penwright.decoding.sampling.logits_process import (
 )
 from penwright.devices import copy_to
 
-__all__ = ["NEG_INF", "RowRng", "Sampling", "ban", "draw", "with_temperature"]
 GREEDY = DecodingSettings(temperature=0.0)
 TINY = torch.finfo(torch.float32).tiny
 
@@ -47,10 +46,10 @@ def _index(tokens: tuple[int, ...], device: torch.device) -> Int[Tensor, " token
         return torch.tensor(tokens, dtype=torch.long, device=device)
 
 
-def with_temperature(logits: Logits, temperature: float | Float[Tensor, "rows 1"]) -> Logits:
+def with_temperature(logits: Logits, temperature: float) -> Logits:
     """Divide the logits by the temperature. Below 1, likely tokens become likelier; near 0, only the best remains."""
-    least = temperature.clamp(min=TINY) if isinstance(temperature, Tensor) else max(temperature, TINY)
-    return (logits - logits.amax(-1, keepdim=True)) / least  # the best logit becomes 0, to prevent overflow
+    shifted = logits - logits.amax(-1, keepdim=True)  # the best logit becomes 0, to prevent overflow
+    return shifted / max(temperature, TINY)
 
 
 @dataclass(frozen=True)

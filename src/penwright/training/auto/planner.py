@@ -60,7 +60,7 @@ class _Planner:
         self._choose_model()
         self._choose_regularization()
         self._choose_optimizer()
-        self._choose_over_fitting()
+        self._react_to_overfitting()
         self._choose_compilation()
         return validate(Recipe, self.choices.table, "the settings")
 
@@ -282,7 +282,7 @@ class _Planner:
         schedule: Table = {"type": "wsd", "warmup_steps": warmup, "cooldown_fraction": cooldown_fraction}
         self.choices.suggest_type("schedule", schedule, reason)
 
-    def _choose_over_fitting(self) -> None:
+    def _react_to_overfitting(self) -> None:
         """React to overfitting, and choose consistency, only for budgets in minutes. Others are spent in full."""
         if self.capacity.counted_tokens is None:
             self._suggest("training.cooldown_on_overfitting", True, "stops when the held-out loss rises")
