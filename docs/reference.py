@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from os.path import relpath
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import typer
 from markdown_parts import code, prose, table
@@ -24,7 +24,7 @@ DOCS = Path(__file__).parent.resolve()
 ROOT = DOCS.parent
 PLACEHOLDER = re.compile(r"^<!-- reference: ([a-z]+) -->$", re.MULTILINE)
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?\)")
-TYPES = {"str": "string", "int": "integer", "int range": "integer", "float range": "float", "list[str]": "string"}
+TYPES = {str: "string", int: "integer", float: "float", Path: "path", list[str]: "string", bool: "flag"}
 
 
 def commands() -> str:
@@ -49,8 +49,8 @@ def _parameter(parameter: Any, context: Any) -> list[str]:
     meaning, limits = parameter.help or "", ""
     if described.endswith("]"):
         limits = described.removeprefix(meaning).strip(" []")
-    kind = named[2] or "flag"
-    kind = ", ".join(map(code, kind.split("|"))) if "|" in kind else TYPES.get(kind, kind)
+    annotation = parameter.type_descriptor.annotation
+    kind = TYPES.get(annotation) or ", ".join(map(code, get_args(annotation)))
     return [code(named[1]), kind, code(limits.replace("default: ", "")), prose(meaning)]
 
 

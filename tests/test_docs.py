@@ -297,6 +297,8 @@ def test_every_command_has_its_arguments_and_options(reference: dict[str, str]) 
         for parameter in commands[name].params:
             names = parameter.opts if parameter.opts[0].startswith("-") else [parameter.metavar or parameter.name]
             assert any(each in cell for each in names for cell in shown), (name, names)
+        flags = {parameter.opts[-1] for parameter in commands[name].params if getattr(parameter, "is_flag", False)}
+        assert {row[0].split(" ")[0] for row in rows(table) if row[1] == "flag"} <= flags, name
         assert [row for row in rows(table) if not (row[1] and row[3])] == [], name
 
 

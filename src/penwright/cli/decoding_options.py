@@ -59,10 +59,11 @@ def _option(name: str, note: str) -> Any:
     """Return the annotated type of the option for a setting."""
     kind = _kind(name)
     comment = field_comments(DecodingSettings)[name]
-    text = f"{'TEXT=SCORE: ' if kind.type is dict else ''}{comment}"
     is_list = kind.type in (tuple, dict)
-    help_text = " ".join(filter(None, (f"{text[0].upper()}{text[1:]}.", note, "Repeatable." if is_list else "")))
-    made = typer.Option(flag_of(name), help=help_text, **dict(_limits(kind)))  # type: ignore[arg-type]  # min, max
+    help_text = " ".join(filter(None, (f"{comment[0].upper()}{comment[1:]}.", note, "Repeatable." if is_list else "")))
+    metavar = {tuple: "TEXT", dict: "TEXT=SCORE"}.get(kind.type)
+    limits: Any = dict(_limits(kind))
+    made = typer.Option(flag_of(name), help=help_text, metavar=metavar, **limits)
     return Annotated[list[str] | None if is_list else kind.type | None, made]
 
 

@@ -53,8 +53,8 @@ def embed(
 
 def search(
     run: RunFolder,
-    corpus: Annotated[str, typer.Argument(help="Text file to search; each line is a passage.")],
-    query: Annotated[str | None, typer.Argument(help="Text to search for.")] = None,
+    corpus: Annotated[str, typer.Argument(help="Text file to search; each line is a passage.", metavar="FILE")],
+    query: Annotated[str | None, typer.Argument(help="Text to search for.", metavar="QUERY")] = None,
     duplicates: Annotated[
         bool, typer.Option("--duplicates", help="Find the lines that are nearly the same as an earlier line.")
     ] = False,

@@ -38,7 +38,7 @@ def evaluate(
     data: OwnFiles = None,
     output: Annotated[Path | None, typer.Option(help="Write the translations to this file.")] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Set how DATA is read: data.KEY=VALUE. Repeatable.")
+        list[str] | None, typer.Option("--set", help="Set how DATA is read. Repeatable.", metavar="data.KEY=VALUE")
     ] = None,
     check_labels: CheckLabels = False,
     precision: InPrecision = None,

@@ -32,11 +32,14 @@ if TYPE_CHECKING:
 @with_settings([name for name in DecodingSettings.model_fields if name not in BEAM_SETTINGS], before="set_")
 def generate(
     run: RunFolder,
-    prompt: Annotated[str, typer.Argument(help="Text to continue. Default: start a new text.")] = "\n",
+    prompt: Annotated[
+        str, typer.Argument(help="Text to continue. Default: start a new text.", metavar="PROMPT", show_default=False)
+    ] = "\n",
     prompts: Annotated[str | None, typer.Option(help="File of prompts, one per line; - reads standard input.")] = None,
     n: Annotated[int, typer.Option(help="Number of completions per prompt.", min=1)] = 1,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Set any [decoding] key, such as dry_base=2. Repeatable.")
+        list[str] | None,
+        typer.Option("--set", help="Set any [decoding] key, such as dry_base=2. Repeatable.", metavar="KEY=VALUE"),
     ] = None,
     novelty: Annotated[bool, typer.Option(help="Report what is copied from the training text.")] = False,
     precision: InPrecision = None,
@@ -127,7 +130,10 @@ def _records(
 def chat(
     run: RunFolder,
     message: Annotated[
-        str | None, typer.Argument(help="Message to answer. Default: start a conversation; each line is a message.")
+        str | None,
+        typer.Argument(
+            help="Message to answer. Default: start a conversation; each line is a message.", metavar="MESSAGE"
+        ),
     ] = None,
     system: Annotated[str | None, typer.Option(help="System message that begins the conversation.")] = None,
     max_new_tokens: Annotated[
@@ -142,7 +148,8 @@ def chat(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Random seed; the same seed gives the same answers.", min=0)] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Set any [decoding] key, such as min_p=0.05. Repeatable.")
+        list[str] | None,
+        typer.Option("--set", help="Set any [decoding] key, such as min_p=0.05. Repeatable.", metavar="KEY=VALUE"),
     ] = None,
     precision: InPrecision = None,
     device: Device = "cpu",

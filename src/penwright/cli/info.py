@@ -21,7 +21,8 @@ EXTRAS = {"datasets": "hub", "tensorboard": "tensorboard", "babel": "demo", "num
 
 
 def runs(
-    folder: Annotated[Path, typer.Argument(help="Folder that holds the runs.")] = Path("runs"), json: Json = False
+    folder: Annotated[Path, typer.Argument(help="Folder that holds the runs.", metavar="FOLDER")] = Path("runs"),
+    json: Json = False,
 ) -> None:
     """List the runs in a folder, with the best evaluation of each."""
     from penwright.errors import PenwrightError, PenwrightWarning
@@ -74,7 +75,8 @@ def _origin(run: "Run") -> "Origin | None":
 
 def config(
     recipe: Annotated[
-        Path | None, typer.Argument(help="Recipe file or run folder. Default: explain every setting.")
+        Path | None,
+        typer.Argument(help="Recipe file or run folder. Default: explain every setting.", metavar="RECIPE"),
     ] = None,
     set_: AnySetting = None,
     json: Json = False,

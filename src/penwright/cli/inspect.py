@@ -28,10 +28,10 @@ Statistic = Annotated[
     ),
 ]
 HeadNames = Annotated[
-    list[str] | None, typer.Option(help="Show the attention of a head: LAYER.HEAD or PART.LAYER.HEAD. Repeatable.")
+    list[str] | None, typer.Option(help="Show the attention of a head. Repeatable.", metavar="[PART.]LAYER.HEAD")
 ]
 ArithmeticHead = Annotated[
-    str | None, typer.Option(help="Show how a head (LAYER.HEAD or PART.LAYER.HEAD) computes its output.")
+    str | None, typer.Option(help="Show how a head computes its output.", metavar="[PART.]LAYER.HEAD")
 ]
 ShowAlignment = Annotated[bool, typer.Option("--alignment", help="Show a translator's attention to the source.")]
 NBeams = Annotated[int | None, typer.Option(help="Show the hypotheses of a beam search with this many beams.", min=1)]
@@ -78,7 +78,9 @@ AblatedHeads = Annotated[
     str | None,
     typer.Option(help="Remove heads, such as 0.1,2.3, and show what changes; `each` removes every head in turn."),
 ]
-Words = Annotated[list[str] | None, typer.Option(help="Show the tokens nearest to a word. Needs no text. Repeatable.")]
+Words = Annotated[
+    list[str] | None, typer.Option(help="Show the tokens nearest to a word. Needs no text. Repeatable.", metavar="WORD")
+]
 OtherText = Annotated[
     str | None,
     typer.Option(help="Compare the surprisal of each token and the statistics of the heads with those for this text."),
@@ -93,7 +95,9 @@ OutputFile = Annotated[
 
 def command(
     run: RunFolder,
-    text: Annotated[str | None, typer.Argument(help="Text to inspect. Default: standard input.")] = None,
+    text: Annotated[
+        str | None, typer.Argument(help="Text to inspect. Default: standard input.", metavar="TEXT")
+    ] = None,
     target: TargetText = None,
     top: NTop = None,
     sort: Statistic = None,

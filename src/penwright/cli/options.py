@@ -34,7 +34,8 @@ OwnFiles = Annotated[
 ]
 RecipeFile = Annotated[Path | None, typer.Option(help="TOML file of settings; options override it.")]
 AnySetting = Annotated[
-    list[str] | None, typer.Option("--set", help="Set any key of the recipe: TABLE.KEY=VALUE. Repeatable.")
+    list[str] | None,
+    typer.Option("--set", help="Set any key of the recipe. Repeatable.", metavar="TABLE.KEY=VALUE"),
 ]
 TaskName = Annotated[
     str | None,
@@ -42,7 +43,7 @@ TaskName = Annotated[
         help="Task: generate, chat, translate, classify, score (predict numbers) or encode. Default: detected."
     ),
 ]
-Minutes = Annotated[float | None, typer.Option(help="Training budget in minutes, evaluation included.")]
+Minutes = Annotated[float | None, typer.Option(help="Training budget in minutes, evaluation included. Default: 10, if no other budget is given.")]
 Steps = Annotated[int | None, typer.Option(help="Training budget in optimizer steps.")]
 Epochs = Annotated[float | None, typer.Option(help="Training budget in epochs (passes over the training data).")]
 SizeName = Annotated[
@@ -72,7 +73,10 @@ TextColumns = Annotated[
 ]
 Validation = Annotated[
     list[str] | None,
-    typer.Option(help="Held-out data: a file, folder or pattern. Repeatable. Default: a part of the training data."),
+    typer.Option(
+        help="Held-out data: a file, folder or pattern. Repeatable. Default: a part of the training data.",
+        metavar="DATA",
+    ),
 ]
 Texts = Annotated[
     list[str] | None, typer.Argument(help="Input texts. Default: the lines of standard input.", metavar="TEXT")

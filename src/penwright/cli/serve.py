@@ -22,7 +22,7 @@ NEEDED = ("fastapi", "uvicorn", "python-multipart", "prometheus-client")
 
 def serve(
     runs: Annotated[
-        list[str], typer.Argument(help="Run folders, or NAME=FOLDER. The first is the default model.", metavar="RUN...")
+        list[str], typer.Argument(help="Run folders, or NAME=FOLDER. The first is the default model.", metavar="RUN")
     ],
     host: Host = "127.0.0.1",
     port: Port = 8000,
@@ -35,7 +35,8 @@ def serve(
     device: Device = "cpu",
     open_: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Set a limit, such as max_rows=16. Repeatable.")
+        list[str] | None,
+        typer.Option("--set", help="Set a limit, such as max_rows=16. Repeatable.", metavar="KEY=VALUE"),
     ] = None,
 ) -> None:
     """Serve a web page and HTTP APIs (OpenAI, LibreTranslate)."""
@@ -51,7 +52,8 @@ def serve(
 
 def studio(
     folder: Annotated[
-        Path, typer.Argument(help="Folder for the texts and the runs. It is created if it does not exist.")
+        Path,
+        typer.Argument(help="Folder for the texts and the runs. It is created if it does not exist.", metavar="FOLDER"),
     ] = Path(),
     host: Host = "127.0.0.1",
     port: Port = 8000,
@@ -62,7 +64,8 @@ def studio(
     device: Device = "cpu",
     open_: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Set a limit, such as max_upload_bytes=1000000. Repeatable.")
+        list[str] | None,
+        typer.Option("--set", help="Set a limit, such as max_upload_bytes=1000000. Repeatable.", metavar="KEY=VALUE"),
     ] = None,
 ) -> None:
     """Train, watch and use models in the browser, without a terminal.

@@ -54,7 +54,7 @@ TermBias = Annotated[
     ),
 ]
 ProtectedPatterns = Annotated[
-    list[str] | None, typer.Option(help="Regular expression for text to copy unchanged. Repeatable.")
+    list[str] | None, typer.Option(help="Regular expression for text to copy unchanged. Repeatable.", metavar="REGEX")
 ]
 TargetPrefix = Annotated[str | None, typer.Option(help="Begin each translation with this text.")]
 NAlternatives = Annotated[
@@ -229,13 +229,14 @@ def _print_alternatives(
 
 def align(
     run: RunFolder,
-    source: Annotated[Path, typer.Argument(help="File with one source sentence per line.")],
-    target: Annotated[Path, typer.Argument(help="File with the translations, one per line.")],
+    source: Annotated[Path, typer.Argument(help="File with one source sentence per line.", metavar="SOURCE")],
+    target: Annotated[Path, typer.Argument(help="File with the translations, one per line.", metavar="TARGET")],
     device: Device = "cpu",
 ) -> None:
     """Align the words of two files, line by line.
 
-    Prints the links of each pair of lines as i-j: the positions of source and target word, from 0 (Pharaoh format).
+    Prints the links of each pair of lines as i-j: the positions of the source word and the target word, from 0
+    (Pharaoh format).
     In text without spaces, such as Chinese, each character counts as a word.
     """
     from penwright.streams import print_message
