@@ -386,6 +386,22 @@ def test_align_chooses_a_head_and_translate_uses_it(
     assert uneven.returncode == 1 and "2 lines" in uneven.stderr
 
 
+def test_align_without_the_text_of_the_run_chooses_a_head_on_the_given_pairs(
+    penwright: Command, runs: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(runs / "translator", tmp_path / "run")
+    run = Run(tmp_path / "run")
+    data = run.recipe.data.model_copy(update={"train": ("missing.tsv",)})
+    run.save_recipe(run.recipe.model_copy(update={"data": data}))
+    refused = penwright("translate", tmp_path / "run", "eins zwei", "--align")
+    assert refused.returncode == 1 and f"penwright align {tmp_path / 'run'}" in refused.stderr
+    for name, text in (("a.de", "eins zwei\ndrei\n"), ("a.en", "one two\nthree\n")):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    aligned = penwright("align", tmp_path / "run", tmp_path / "a.de", tmp_path / "a.en")
+    assert aligned.returncode == 0 and "2 pairs" in aligned.stderr, aligned.stderr
+    assert "\t" in penwright("translate", tmp_path / "run", "eins zwei", "--align").stdout
+
+
 def test_tune_saves_improved_settings_and_lists_trials(penwright: Command, runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "translator", tmp_path / "run")
     done = penwright("tune", tmp_path / "run", "--beam", 2, "--json")

@@ -43,7 +43,10 @@ TaskName = Annotated[
         help="Task: generate, chat, translate, classify, score (predict numbers) or encode. Default: detected."
     ),
 ]
-Minutes = Annotated[float | None, typer.Option(help="Training budget in minutes, evaluation included. Default: 10, if no other budget is given.")]
+Minutes = Annotated[
+    float | None,
+    typer.Option(help="Training budget in minutes, evaluation included. Default: 10, if no other budget is given."),
+]
 Steps = Annotated[int | None, typer.Option(help="Training budget in optimizer steps.")]
 Epochs = Annotated[float | None, typer.Option(help="Training budget in epochs (passes over the training data).")]
 SizeName = Annotated[

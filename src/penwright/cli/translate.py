@@ -249,5 +249,6 @@ def align(
             f"{source} has {count(len(sides[0]), 'line')}, but {target} has {len(sides[1]):,}. "
             "Give one translation per line"
         )
-    for links in load_aligner(run, device, say=print_message).align(list(zip(*sides, strict=True))):
+    pairs = list(zip(*sides, strict=True))
+    for links in load_aligner(run, device, pairs, print_message).align(pairs):
         print(pharaoh(links))

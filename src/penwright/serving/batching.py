@@ -19,6 +19,7 @@ UpdateQueue = asyncio.Queue[tuple[Request, TokenUpdate | Exception]]
 BatchKey = TypeVar("BatchKey", bound=Hashable)
 Result = TypeVar("Result")
 BATCH = 32  # maximum number of texts per batch
+WAIT = 0.004  # seconds in which to collect texts before the first batch
 
 
 class ClientsDisconnected(PenwrightError):
@@ -140,10 +141,9 @@ class DynamicBatcher(Generic[BatchKey, Result]):
         self,
         work: Callable[[BatchKey, Sequence[str], PendingAnswers], Sequence[Result]],
         executor: Executor,
-        wait_seconds: float = 0.004,
     ):
         """Store `work`, the function that processes a batch on the model's thread."""
-        self._work, self._executor, self._wait = work, executor, wait_seconds
+        self._work, self._executor = work, executor
         self._requests: list[_Request[BatchKey, Result]] = []
         self._task: asyncio.Task[None] | None = None
         self.n_texts = 0  # number of texts processed so far
@@ -169,7 +169,7 @@ class DynamicBatcher(Generic[BatchKey, Result]):
             request.fail(error)
 
     async def _process_batches(self) -> None:
-        await asyncio.sleep(self._wait)
+        await asyncio.sleep(WAIT)
         while self._requests:
             await self._answer(self._batch())
             self._requests = [each for each in self._requests if each.is_open]

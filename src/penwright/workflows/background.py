@@ -52,9 +52,9 @@ INITIAL_STD = 0.02  # standard deviation of the random weights, for the check of
 def compile_in_background(run: Run, precision: Precision) -> subprocess.Popen[bytes] | None:
     """Start a process that compiles the decoding steps of a run, and return it; return None if it was not started.
 
-    No process is started if the model is very small or very large, there is no compiler, `PENWRIGHT_COMPILE` is "off",
-    there is too little memory or processor time, another process is compiling, or compiling this shape has failed
-    within the last day.
+    No process is started if the model is very small or very large, or if there is no compiler, too little memory or too
+    little processor time. The same holds while another process compiles, for a day after a failure, and if
+    `PENWRIGHT_COMPILE` is "off".
     """
     if not _is_possible():
         return None

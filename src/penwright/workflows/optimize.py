@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
+from shlex import quote
 from warnings import warn
 
 import torch
@@ -13,7 +14,7 @@ from penwright.data.batches import Batch
 from penwright.data.corpus import Pair
 from penwright.decoding.engine import n_decoder_parameters
 from penwright.devices import usable_device
-from penwright.errors import PenwrightWarning, Say, UsageError, say_nothing
+from penwright.errors import PenwrightError, PenwrightWarning, Say, UsageError, say_nothing
 from penwright.evaluation.classification import Calibration
 from penwright.evaluation.perplexity import negative_log_likelihood
 from penwright.evaluation.tuning import Tuning, apply_trial, tune
@@ -155,20 +156,27 @@ def tune_decoding(
 def load_aligner(
     folder: Path,
     device: str = "cpu",
-    paths: Sequence[str] = (),
+    pairs: Sequence[tuple[str, str]] = (),
     say: Say = say_nothing,
     translator: Translator | None = None,
 ) -> Aligner:
     """Load a translation run for word alignment, in float32. If `translator` is in float32, use it instead.
 
-    The attention head is chosen once, on the files at `paths` or, without paths, on the run's held-out pairs. It is
-    saved in alignment.json.
+    The attention head is chosen once, and saved in alignment.json. It is chosen on the run's held-out pairs or, if
+    these cannot be read, on `pairs`: an imported run has no text, and a run may have been copied without its text.
     """
     opened_run = open_run(folder)
     if translator is None or translator.model.decoder.cache_like.dtype != torch.float32:
         translator = load_translator(opened_run, device, "float32", "align")
     if kept_alignment(opened_run.run) is None:
-        pairs = [(pair.source, pair.target) for pair in _pairs(opened_run, paths)]
+        try:
+            pairs = [(pair.source, pair.target) for pair in _pairs(opened_run, ())]
+        except PenwrightError:
+            if not pairs:
+                raise PenwrightError(
+                    f"it is not known which attention head of {folder} aligns best, and the run's text cannot be read. "
+                    f"Align two files first: penwright align {quote(str(folder))} SOURCE TARGET"
+                ) from None
         say(f"choosing the attention head that aligns best on {len(pairs):,} pairs (once for this model)")
         best = choose_head(translator.model, translator.tokenizer, pairs)[0]
         opened_run.run.save_finding(ALIGNMENT, {**asdict(best.head), "f1": best.f1, "n_pairs": len(pairs)})
