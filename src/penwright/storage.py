@@ -57,10 +57,10 @@ def is_real_folder(path: Path) -> bool:
         return False
 
 
-def open_plain(path: Path, flags: int, mode: int = 0o666) -> int:
+def open_plain(path: Path, flags: int) -> int:
     """Open a plain file and return its descriptor; never follow a link, block on a pipe, or truncate."""
     require_plain(path)
-    descriptor = os.open(path, flags | _SAFELY, mode)
+    descriptor = os.open(path, flags | _SAFELY, 0o666)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise UnsafeFile(f"{path} is not a plain file. Delete it")

@@ -70,13 +70,13 @@ def centered(vectors: Vectors, texts: Sequence[str]) -> Vectors:
     return _unit(vectors - vectors[distinct].mean(0))
 
 
-def find_clusters(vectors: Vectors, texts: Sequence[str], n: int | None = None, seed: int = 0) -> list[Cluster]:
+def find_clusters(vectors: Vectors, texts: Sequence[str], n: int | None = None) -> list[Cluster]:
     """Divide texts into `n` clusters, largest first (spherical k-means, Dhillon and Modha 2001).
 
     By default, `n` is the largest number of clusters whose silhouette (Rousseeuw 1987) is close to the best.
     """
     require_enough(texts, n)
-    rng, points = np.random.default_rng(seed), centered(vectors, texts)
+    rng, points = np.random.default_rng(0), centered(vectors, texts)
     sample = points if len(points) <= SAMPLED else points[rng.permutation(len(points))[:SAMPLED]]
     tried = [n] if n else range(2, min(MOST_TRIED, max(2, len(sample) // ENOUGH_TEXTS)) + 1)
     found = [_k_means(sample, min(k, len(sample)), rng) for k in tried]

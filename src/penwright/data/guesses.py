@@ -225,19 +225,18 @@ def rest_of_prompt(profiles: Profiles, pair: Sequence[int]) -> tuple[int, ...]:
     return tuple(column.index for column in rest if column.values)
 
 
-def guess_pair(table: str, profiles: Profiles, without: Collection[int] = ()) -> Guess:
+def guess_pair(table: str, profiles: Profiles) -> Guess:
     """Choose the source and the target column. Raises Undecided if neither names nor values identify them."""
-    left = [column for column in profiles if column.index not in without]
-    pair = named_pair(left)
+    pair = named_pair(profiles)
     if pair is not None:
         first, second = pair
         return Guess((first.index, second.index), f"'{first.name}' and '{second.name}' are common names for a pair")
-    texts = texts_of(left)
+    texts = texts_of(profiles)
     # Accept empty columns here: cleaning reports later why no rows are left.
-    if len(left) == 2 and any(not column.values for column in left):
-        texts = list(left)
+    if len(profiles) == 2 and any(not column.values for column in profiles):
+        texts = list(profiles)
     if len(texts) == 2:
-        why = f"columns {texts[0].name} and {texts[1].name} are the only text columns" if len(left) > 2 else ""
+        why = f"columns {texts[0].name} and {texts[1].name} are the only text columns" if len(profiles) > 2 else ""
         return Guess((texts[0].index, texts[1].index), why)
     raise undecided_pair(table, profiles, texts if len(texts) > 2 else [column for column in profiles if column.values])
 

@@ -253,7 +253,7 @@ class Generator:
         settings: DecodingSettings,
         prompts: Sequence[str],
         biases: Mapping[int, float] | None = None,
-        check: Callable[[], None] = never_end,
+        check: Callable[[], None] = do_nothing,
     ) -> DecodingPlan:
         return plan_of(self.tokenizer, settings, prompts, biases, check, self.end_ids)
 

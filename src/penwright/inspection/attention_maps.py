@@ -135,9 +135,9 @@ def attention_maps(model: Model, reading: ForwardPass, layers: Sequence[int] | N
     return AttentionMaps(tuple(parts), reading.answers)
 
 
-def packed_maps(model: Model, reading: ForwardPass, layers: Sequence[int] | None = None) -> tuple[PackedPart, ...]:
+def packed_maps(model: Model, reading: ForwardPass) -> tuple[PackedPart, ...]:
     """Return attention weights packed into bytes, for long texts. At most one layer at a time is unpacked in memory."""
-    kept = _recorded(model, reading, layers, lambda weights: _packed(weights[0]).cpu())
+    kept = _recorded(model, reading, None, lambda weights: _packed(weights[0]).cpu())
     return tuple(PackedPart(name, tuple(maps), _stacked(maps), *reading.sides(name)) for name, maps in kept.items())
 
 

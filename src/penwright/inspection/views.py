@@ -125,10 +125,10 @@ def compared(result: Comparison, names: tuple[str, str]) -> View:
     return View("comparison", {**as_table(result), "names": names}, heading="Surprisal, side by side")
 
 
-def compared_heads(result: Sequence[HeadComparison], names: tuple[str, str], sort: str = "entropy") -> View:
+def compared_heads(result: Sequence[HeadComparison], names: tuple[str, str]) -> View:
     """Show the statistics of all heads side by side."""
     parts = [as_table(part) for part in result]
-    return View("statistics", {"parts": parts, "names": names}, {"sort": sort}, "Which heads differ")
+    return View("statistics", {"parts": parts, "names": names}, {"sort": "entropy"}, "Which heads differ")
 
 
 @view.register

@@ -224,12 +224,12 @@ def _first_bytes(texts: Iterable[str], n_bytes: int) -> bytes:
     return bytes(collected[:n_bytes])
 
 
-def encoders_beside(prepared: Prepared, folder: Path = Path("runs")) -> Iterator[Path]:
-    """Yield the runs in this folder that hold a pretrained encoder, from which the planned classifier could start."""
+def encoders_beside(prepared: Prepared) -> Iterator[Path]:
+    """Yield the runs in `runs` that hold a pretrained encoder, from which the planned classifier could start."""
     recipe = prepared.plan.recipe
     if recipe.task != "classify" or recipe.finetuning is not None or recipe.distillation is not None:
         return
-    for path in sorted(folder.glob(f"*/{RECIPE}"))[:MOST_RUNS]:
+    for path in sorted(Path("runs").glob(f"*/{RECIPE}"))[:MOST_RUNS]:
         with suppress(PenwrightError):  # skip damaged runs
             other = Run.open(path.parent).recipe
             if other.task == "classify" and other.tokenizer.is_pretrained and other.finetuning is None:
