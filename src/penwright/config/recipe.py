@@ -50,7 +50,7 @@ class DataSettings(Settings):
     seed: NonNegativeInt | None = None  # seed for choosing held-out examples; None: the recipe's seed
     source: Column | None = None  # column of the source sentences
     target: Column | None = None  # column of the target sentences
-    text: Columns = ()  # columns of the text; several columns are joined by spaces
+    text: Columns = ()  # columns of the text, joined by spaces; two columns of a classifier are read as a pair
     label: Column | tuple[Column, ...] | None = None  # column of the labels, or a column of 0 and 1 for each label
     label_separator: Annotated[str, Field(min_length=1)] | None = None  # separator of labels in a cell, such as |
     label_names: dict[str, str] = Field(default_factory=dict)  # names for labels in the files, such as {"1" = "World"}

@@ -40,7 +40,7 @@ from penwright.data.readers.formats import FORMATS
 from penwright.data.readers.hub import is_hub, open_hub
 from penwright.data.readers.layout import OTHER_NAMES, PROMPT_NAMES
 from penwright.data.readers.tables import Table, find_table
-from penwright.errors import Option, PenwrightError, Undecided
+from penwright.errors import Option, Undecided
 from penwright.languages import side_names
 
 LOPSIDED = 4  # maximum median ratio between the lengths of a text and its translation
@@ -56,8 +56,6 @@ def detect_task(paths: Sequence[str | Path], *, encoding: str | None = None) -> 
 
     The first table decides for all files. Raises Undecided if a wrong guess could spoil the model.
     """
-    if not paths:
-        raise PenwrightError("no files given; pass at least one file, folder or Hub data set")
     first, *others = _single_files([str(path) for path in paths])
     if is_hub(first):
         return task_of_table(open_hub(first))

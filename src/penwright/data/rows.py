@@ -265,8 +265,6 @@ def open_evaluation_rows(
 
 def _sources(kind: RowKind[Example], paths: Sequence[str | Path], reading: ReadingOptions) -> list[RowSource]:
     """Return the sources of all files at these paths."""
-    if not paths:
-        raise PenwrightError("no files given; pass at least one file, folder or Hub data set")
     unique = list(dict.fromkeys(map(str, paths)))
     first, *rest = kind.sources(unique, reading)
     return [replace(first, remark="\n".join(filter(None, [*map(describe_other_splits, unique), first.remark]))), *rest]
