@@ -182,7 +182,7 @@ def test_full_queue_answers_429_with_retry_after(start_server: StartServer) -> N
                 running.address, "/v1/completions", "POST", b'{"prompt": "It"}', Content_Type="application/json"
             )
     assert refused.status == 429 and refused.headers["retry-after"]
-    assert eventually(lambda: worker.n_inside == 0 and not worker.completion_worker.pool.busy)
+    assert eventually(lambda: worker.n_inside == 0 and not worker.completion_worker.batch.busy)
     accepted = ask(running.address, "/v1/completions", "POST", b'{"prompt": "It"}', Content_Type="application/json")
     assert accepted.status == 200
     many = ask(running.address, "/v1/completions", "POST", b'{"n": 4}', Content_Type="application/json")
@@ -202,7 +202,7 @@ def test_requests_past_the_deadline_time_out(start_server: StartServer) -> None:
         Content_Type="application/json",
     )
     assert streamed.status == 200 and '"error"' in streamed.text and "[DONE]" not in streamed.text
-    assert eventually(lambda: not running.registry.get("writer").completion_worker.pool.busy)
+    assert eventually(lambda: not running.registry.get("writer").completion_worker.batch.busy)
 
 
 def end_token_id(running: RunningServer) -> int:

@@ -209,7 +209,7 @@ def test_disconnecting_client_stops_generation(client: "openai.OpenAI", server: 
     stream = client.completions.create(**{**BASE, "max_tokens": 4000, "stop": None}, n=4, stream=True)
     next(stream)
     stream.close()
-    assert eventually(lambda: not worker.completion_worker.pool.busy and worker.n_inside == 0)
+    assert eventually(lambda: not worker.completion_worker.batch.busy and worker.n_inside == 0)
     assert worker.completion_worker.n_tokens - before < 4 * 4000
     assert worker.completion_worker.n_abandoned > left
 

@@ -187,7 +187,7 @@ class Generator:
         biases: Mapping[int, float] | None = None,
         check: Callable[[], None] = do_nothing,
     ) -> list[Request]:
-        """Return requests for n completions of a prompt, to be added to a `pool`.
+        """Return requests for n completions of a prompt, which can join the batch of `pool()`.
 
         The completions are the same as those of `generate` for the prompt repeated n times. The prompt may be a list of
         tokens. `biases` are added to the logits of single tokens. `check` is called while constraints are built, and
@@ -199,7 +199,7 @@ class Generator:
         return [Request(text, tokens, plan, number, n_likely) for number in range(n)]
 
     def pool(self, max_rows: int = 64) -> ContinuousBatch:
-        """Return a pool for continuous batching of completions with any prompts and settings."""
+        """Return an empty batch, which completions with any prompts and settings can join and leave at any time."""
         return ContinuousBatch(self.model, self.tokenizer, self.engine, max_rows, self.end_ids)
 
     @property

@@ -29,8 +29,8 @@ class ClientsDisconnected(PenwrightError):
 class CompletionWorker:
     """A worker that advances a batch step by step until all completions are finished. Other work can run in between."""
 
-    def __init__(self, pool: ContinuousBatch, executor: Executor):
-        self.pool, self._executor = pool, executor
+    def __init__(self, batch: ContinuousBatch, executor: Executor):
+        self.batch, self._executor = batch, executor
         self._is_stepping = False  # whether a step of the batch is queued or running; used on the model's thread only
         self._queues: dict[Request, UpdateQueue] = {}  # new tokens of each request; used on the server's thread only
         self.n_tokens = 0  # number of tokens generated so far
@@ -69,7 +69,7 @@ class CompletionWorker:
 
     def _join(self, requests: Sequence[Request], loop: asyncio.AbstractEventLoop) -> None:
         for request in requests:
-            self.pool.join(request)
+            self.batch.join(request)
         if not self._is_stepping:
             self._is_stepping = True
             self._executor.submit(self._step, loop)
@@ -77,10 +77,10 @@ class CompletionWorker:
     def _step(self, loop: asyncio.AbstractEventLoop) -> None:
         updates: list[tuple[Request, TokenUpdate]] | list[tuple[Request, Exception]]
         try:
-            updates = self.pool.step()
+            updates = self.batch.step()
         except Exception as error:  # every waiting client must get the error
-            updates = [(request, error) for request in self.pool.clear()]
-        self._is_stepping = self.pool.busy
+            updates = [(request, error) for request in self.batch.clear()]
+        self._is_stepping = self.batch.busy
         with suppress(RuntimeError):  # raised if the event loop is closed; then no client is left
             loop.call_soon_threadsafe(self._deliver, updates)
             if self._is_stepping:

@@ -78,6 +78,6 @@ class _Models(Collector):
 def _counts(worker: ModelWorker) -> Iterator[int]:
     if worker.kind == "writer":
         completion_worker = worker.completion_worker
-        yield from (completion_worker.pool.n_rows, completion_worker.n_tokens, 0, completion_worker.n_abandoned)
+        yield from (completion_worker.batch.n_rows, completion_worker.n_tokens, 0, completion_worker.n_abandoned)
     else:
         yield from (0, 0, worker.batcher.n_texts, worker.batcher.n_abandoned)
