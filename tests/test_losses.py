@@ -240,13 +240,13 @@ def test_teacher_gets_the_same_positions_and_padding_as_the_student() -> None:
     student, teacher = (make_model("classify", 9, settings(), 3) for _ in range(2))
     inputs_seen: list[tuple[Tensor, ...]] = []
     for model in (student, teacher):
-        model.encoder.register_forward_pre_hook(lambda _, args: inputs_seen.append((args[1], args[2].padding)))
+        model.encoder.register_forward_pre_hook(lambda _, args: inputs_seen.append((args[1], args[2].is_token)))
     places = torch.tensor([[0, 1, 5, 7], [1, 2, 0, 0]])
     batch = LabelledBatch(2, TOKENS, places > torch.tensor([[-1], [0]]), torch.tensor([0, 2]), places)
     summed_loss(student, batch, teachers=Teachers([teacher], 0.5))
     assert len(inputs_seen) == 2
     for positions, padding in inputs_seen:
-        assert torch.equal(positions, places) and torch.equal(padding, batch.padding)
+        assert torch.equal(positions, places) and torch.equal(padding, batch.is_token)
 
 
 def _entropy_of_their_mean(task: Task, teachers: Sequence[Model]) -> float:
@@ -258,9 +258,9 @@ def _entropy_of_their_mean(task: Task, teachers: Sequence[Model]) -> float:
 def _logits(model: Model, batch: Batch) -> Tensor:
     match model, batch:
         case EncoderDecoder(), PairBatch():
-            return model(batch.source, batch.source_padding, batch.target)
+            return model(batch.source, batch.source_is_token, batch.target)
         case EncoderOnly(), LabelledBatch():
-            return model(batch.tokens, batch.padding)
+            return model(batch.tokens, batch.is_token)
         case DecoderOnly(), TextBatch():
             return model(batch.tokens)
     raise TypeError

@@ -134,7 +134,7 @@ def _hidden(model: Model, batch: Batch) -> Float[Tensor, "targets d_model"]:
         case DecoderOnly(), TextBatch():
             return model.hidden(batch.tokens, batch.segments).flatten(0, -2)
         case EncoderDecoder(), PairBatch():
-            return model.hidden(batch.target, model.encode(batch.source, batch.source_padding)).flatten(0, -2)
+            return model.hidden(batch.target, model.encode(batch.source, batch.source_is_token)).flatten(0, -2)
         case _:
             raise TypeError(f"{type(model).__name__} models do not accept a {type(batch).__name__}")
 
@@ -144,12 +144,12 @@ def _label_loss(
 ) -> Float[Tensor, ""]:
     if not isinstance(batch, LabelledBatch):
         raise TypeError(f"a classifier does not accept a {type(batch).__name__}")
-    logits = model(batch.tokens, batch.padding, batch.positions).float()
+    logits = model(batch.tokens, batch.is_token, batch.positions).float()
     loss = _loss_of_logits(model, logits, batch.targets, label_smoothing)
     if teachers is None:
         return loss
     with torch.no_grad():
-        outputs = [each(batch.tokens, batch.padding, batch.positions).float() for each in teachers.models]
+        outputs = [each(batch.tokens, batch.is_token, batch.positions).float() for each in teachers.models]
     probs = torch.stack([_probabilities(model, each) for each in outputs]).mean(0)
     return (1 - teachers.weight) * loss + teachers.weight * _loss_of_logits(model, logits, probs)
 
@@ -178,7 +178,7 @@ def _masked_loss(
 ) -> Float[Tensor, ""]:
     """Return the loss of the masked tokens. The embedding matrix also serves as the output layer."""
     is_target = batch.targets != IGNORED
-    hidden = model.hidden(batch.tokens, batch.padding)[is_target]
+    hidden = model.hidden(batch.tokens, batch.is_token)[is_target]
     targets = batch.targets[is_target]
     return vocabulary_loss(hidden, model.embedding.tokens, targets, label_smoothing, compiled=compiled)
 

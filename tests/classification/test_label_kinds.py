@@ -380,7 +380,7 @@ def test_texts_of_the_base_keep_their_own_labels(tmp_path: Path) -> None:
     seen = {
         (context.tokenizer.decode(tokens[padding].tolist()).split()[-1], tuple(targets.tolist()))
         for batch in mixed_in.old.in_order()
-        for tokens, padding, targets in zip(batch.tokens, batch.padding, batch.targets, strict=True)
+        for tokens, padding, targets in zip(batch.tokens, batch.is_token, batch.targets, strict=True)
     }
     rows = {"a;b": (1, 1, 0), "b;c": (0, 1, 1), "c": (0, 0, 1), "a": (1, 0, 0)}
     assert seen and seen <= {(str(n), rows[cell]) for n, cell in enumerate(cells * 20)}

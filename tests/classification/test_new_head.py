@@ -72,7 +72,7 @@ def test_contrastive_tuning_raises_similarity_within_labels(monkeypatch: pytest.
     def contrast_of_similarities() -> float:
         batch = texts.examples(np.arange(16))
         with torch.no_grad():
-            vectors = F.normalize(model.pool(model.hidden(batch.tokens, batch.padding), batch.padding), dim=-1)
+            vectors = F.normalize(model.pool(model.hidden(batch.tokens, batch.is_token), batch.is_token), dim=-1)
         same = batch.targets[:, None] == batch.targets
         similarities = vectors @ vectors.T
         return float(similarities[same].mean() - similarities[~same].mean())

@@ -174,7 +174,7 @@ def test_token_dropout_keeps_both_end_tokens_of_a_pair() -> None:
     batch = LabelledBatch(20, tokens, torch.ones_like(tokens, dtype=torch.bool), torch.zeros(20, dtype=torch.long))
     numbers = dropout.draw_lengths(np.full(20, len(row)), random)
     shown = dropout.shown(batch, numbers, random)
-    for kept, padding, n in zip(shown.tokens, shown.padding, numbers.tolist(), strict=True):
+    for kept, padding, n in zip(shown.tokens, shown.is_token, numbers.tolist(), strict=True):
         assert len(kept[padding]) == n < len(row)
         assert kept[padding].tolist().count(END) == 2 and kept[padding][-1] == END
 

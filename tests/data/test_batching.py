@@ -129,7 +129,7 @@ def test_pairs_are_shifted_and_padded() -> None:
     rows = {row[0]: n for n, row in enumerate(batch.source.tolist())}
     two = rows[5]
     assert batch.source[two].tolist() == [5, 6, 60002, 60000]
-    assert batch.source_padding[two].tolist() == [True, True, True, False]
+    assert batch.source_is_token[two].tolist() == [True, True, True, False]
     assert batch.target[two].tolist() == [60001, 8, 60000, 60000]
     assert batch.targets[two].tolist() == [8, 60002, IGNORED, IGNORED]
     assert batch.n_targets == 6
@@ -140,7 +140,7 @@ def test_pairs_get_their_language_tokens_as_prefixes() -> None:
     batches = PairBatches(column([[5, 6], [7]]), column([[8], [9, 10, 11]]), 64, markers, longest=5)
     batch = next(batches.in_order())
     assert batch.source.tolist() == [[100, 5, 6, 60002], [100, 7, 60002, 60000]]
-    assert batch.source_padding.sum(1).tolist() == [4, 3]
+    assert batch.source_is_token.sum(1).tolist() == [4, 3]
     assert batch.target.tolist() == [[60001, 200, 8, 60000, 60000], [60001, 200, 9, 10, 11]]
     assert batch.targets.tolist() == [[IGNORED, 8, 60002, IGNORED, IGNORED], [IGNORED, 9, 10, 11, 60002]]
     assert batch.n_targets == 6  # the language token is given, not predicted
@@ -192,7 +192,7 @@ def test_labels_stay_with_their_texts_and_long_texts_are_truncated() -> None:
     seen = 0
     for batch in batches.in_order():
         assert batch.tokens.shape[1] <= 16
-        for tokens, padding, label in zip(batch.tokens, batch.padding, batch.targets, strict=True):
+        for tokens, padding, label in zip(batch.tokens, batch.is_token, batch.targets, strict=True):
             real = tokens[padding].tolist()
             assert real[0] == MARKERS.start and real[-1] == MARKERS.end
             assert label == real[1] % 7

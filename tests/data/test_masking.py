@@ -29,7 +29,7 @@ def epoch(of: MaskedBatches) -> list[MaskedBatch]:
 def test_a_fifth_of_the_tokens_is_masked_but_never_markers() -> None:
     found = epoch(batches())
     targets = torch.cat([batch.targets.flatten() for batch in found])
-    n_tokens = sum(int(batch.padding.sum()) - 2 * len(batch.padding) for batch in found)
+    n_tokens = sum(int(batch.is_token.sum()) - 2 * len(batch.is_token) for batch in found)
     assert int((targets != IGNORED).sum()) / n_tokens == pytest.approx(MASKED, abs=0.01)
     assert sum(batch.n_targets for batch in found) == int((targets != IGNORED).sum())
     assert not torch.isin(targets, torch.tensor([0, 1, 2])).any()
@@ -54,7 +54,7 @@ def test_masked_loss_is_the_cross_entropy_of_masked_tokens_only() -> None:
     torch.manual_seed(0)
     model = EncoderOnly(60, ModelSettings(d_model=16, n_heads=2, n_layers=1, zero_init_outputs=False), 0)
     batch = batches().batch(0)
-    logits = model.hidden(batch.tokens, batch.padding) @ model.embedding.tokens.weight.T
+    logits = model.hidden(batch.tokens, batch.is_token) @ model.embedding.tokens.weight.T
     expected = torch.nn.functional.cross_entropy(
         logits.flatten(0, 1), batch.targets.flatten(), ignore_index=IGNORED, reduction="sum"
     )

@@ -46,7 +46,7 @@ def test_kept_tokens_stay_in_order_with_their_positions() -> None:
     for batch in epoch(batches(TokenDropout(0.6))):
         assert batch.positions is not None
         for row, label in enumerate(batch.targets.tolist()):
-            real, end = batch.padding[row], int(N_TOKENS[label]) + 1
+            real, end = batch.is_token[row], int(N_TOKENS[label]) + 1
             places = batch.positions[row][real].tolist()
             assert batch.tokens[row][real].tolist() == [1 if p == 0 else 2 if p == end else p + 9 for p in places]
             assert places == sorted(set(places)) and 1 in places
@@ -69,10 +69,10 @@ def test_dropping_tokens_equals_masking_them(settings: dict[str, object]) -> Non
         places = torch.arange(int(lengths.max()))
         tokens = torch.where(places == 0, 1, torch.where(places == lengths[:, None] - 1, 2, places + 9))
         mask = torch.zeros(tokens.shape, dtype=torch.bool)
-        for row, kept, real in zip(mask, batch.positions, batch.padding, strict=True):
+        for row, kept, real in zip(mask, batch.positions, batch.is_token, strict=True):
             row[kept[real]] = True
         expected = model(tokens.where(places < lengths[:, None], 0), mask)
-        torch.testing.assert_close(model(batch.tokens, batch.padding, batch.positions), expected)
+        torch.testing.assert_close(model(batch.tokens, batch.is_token, batch.positions), expected)
 
 
 def test_dropped_tokens_differ_by_epoch_and_repeat_for_the_same_seed() -> None:
@@ -82,7 +82,7 @@ def test_dropped_tokens_differ_by_epoch_and_repeat_for_the_same_seed() -> None:
         found = {}
         for batch in epoch(of, number):
             for place, label in enumerate(batch.targets.tolist()):
-                found[label] = batch.tokens[place][batch.padding[place]].tolist()
+                found[label] = batch.tokens[place][batch.is_token[place]].tolist()
         return [found[label] for label in range(600)]
 
     first = shown(of, 0)
@@ -108,7 +108,7 @@ def test_first_token_is_always_kept_and_start_token_for_first_pooling(
     of = batches(TokenDropout(1.0, keeps_start=pooling == "first"))
     for batch in epoch(of):
         assert batch.positions is not None
-        for places, real in zip(batch.positions, batch.padding, strict=True):
+        for places, real in zip(batch.positions, batch.is_token, strict=True):
             assert set(places[real].tolist()) == always
 
 

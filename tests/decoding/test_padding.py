@@ -10,7 +10,7 @@ CPU = torch.device("cpu")
 def test_rows_are_padded_on_the_right() -> None:
     padded = right_padded([[5, 6], [7], []], CPU)
     assert padded.tokens.tolist() == [[5, 6], [7, 0], [0, 0]]
-    assert padded.padding.tolist() == [[True, True], [True, False], [False, False]]
+    assert padded.is_token.tolist() == [[True, True], [True, False], [False, False]]
 
 
 def test_rows_can_be_padded_to_a_given_width() -> None:

@@ -51,7 +51,7 @@ def characters() -> Tokenizer:
 
 def run(folder: Path, rows: list[list[int]]) -> np.ndarray:
     padded = right_padded(rows, torch.device("cpu"))
-    inputs = {"input_ids": padded.tokens.numpy(), "attention_mask": padded.padding.long().numpy()}
+    inputs = {"input_ids": padded.tokens.numpy(), "attention_mask": padded.is_token.long().numpy()}
     found: np.ndarray = onnxruntime.InferenceSession(folder / "model.onnx").run(None, inputs)[0]
     return found
 

@@ -37,7 +37,7 @@ def test_non_causal_window_is_symmetric() -> None:
 
 def test_padding_is_one_row_for_all_targets() -> None:
     padding = torch.tensor([[True, True, True, False]])
-    assert rows(Mask(padding=padding).resolve(FOUR, 4)) == ["xxx."]
+    assert rows(Mask(is_token=padding).resolve(FOUR, 4)) == ["xxx."]
 
 
 def test_segments_and_causality_are_combined() -> None:
@@ -57,7 +57,7 @@ def test_rows_of_a_batch_may_have_different_positions() -> None:
 
 def test_fully_masked_target_sees_everything() -> None:
     nothing = torch.zeros(1, 4, dtype=torch.bool)
-    assert rows(Mask(padding=nothing).resolve(FOUR, 4)) == ["xxxx"]
+    assert rows(Mask(is_token=nothing).resolve(FOUR, 4)) == ["xxxx"]
 
 
 @given(st.integers(1, 6), st.integers(1, 6), st.booleans(), st.lists(st.integers(0, 2), min_size=6, max_size=6))

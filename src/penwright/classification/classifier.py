@@ -200,7 +200,7 @@ class Classifier:
         return logits.log_softmax(-1) if self.problem == "single_label_classification" else logits
 
     def _pooled(self, batch: Padded) -> Float[Tensor, "windows d_model"]:
-        return self.model.pool(self.model.hidden(*batch), batch.padding)
+        return self.model.pool(self.model.hidden(*batch), batch.is_token)
 
     def _classification(self, text: str, n_tokens: int, outputs: Float[Tensor, " n_labels"]) -> Classification:
         notes = unknown_warnings(self.tokenizer, text.replace(BETWEEN_TEXTS, " "))

@@ -84,7 +84,7 @@ class PairBatch(_Batch):
     """Source sentences and their translations, right-padded."""
 
     source: Int[Tensor, "batch sources"]
-    source_padding: Bool[Tensor, "batch sources"]  # True for tokens, False for padding
+    source_is_token: Bool[Tensor, "batch sources"]  # False at padding
     target: Int[Tensor, "batch length"]  # decoder input: the start token, then the translation
     targets: Int[Tensor, "batch length"]  # expected output: the translation, then the end token
 
@@ -94,7 +94,7 @@ class LabelledBatch(_Batch):
     """Texts and their labels, right-padded."""
 
     tokens: Int[Tensor, "batch length"]
-    padding: Bool[Tensor, "batch length"]  # True for tokens, False for padding
+    is_token: Bool[Tensor, "batch length"]  # False at padding
     targets: Int[Tensor, " batch"] | Float[Tensor, "batch n_labels"]  # label ids, 0 or 1 for each label, or scores
     positions: Int[Tensor, "batch length"] | None = None  # positions of the tokens in the text; None: 0, 1, 2, ...
 
@@ -104,7 +104,7 @@ class MaskedBatch(_Batch):
     """A batch of right-padded texts with masked tokens. The targets are the original tokens."""
 
     tokens: Int[Tensor, "batch length"]
-    padding: Bool[Tensor, "batch length"]  # True for tokens, False for padding
+    is_token: Bool[Tensor, "batch length"]  # False at padding
     targets: Int[Tensor, "batch length"]  # the original tokens at masked positions; IGNORED at all others
 
 

@@ -125,8 +125,8 @@ class PairBatches(Bucketed[PairBatch]):
         source, source_lengths = _padded(sources, pad, before=self.markers.source_prefix, after=end, most=most)
         target, _ = _padded(translations, pad, before=(self.markers.start, *prefix), most=most)
         targets, target_lengths = _padded(translations, IGNORED, before=[IGNORED] * len(prefix), after=end, most=most)
-        padding = torch.arange(source.shape[1]) < source_lengths[:, None]
-        return PairBatch(int(target_lengths.sum()) - len(rows) * len(prefix), source, padding, target, targets)
+        is_token = torch.arange(source.shape[1]) < source_lengths[:, None]
+        return PairBatch(int(target_lengths.sum()) - len(rows) * len(prefix), source, is_token, target, targets)
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class TokenDropout:
         """Return the batch with only `numbers[i]` random tokens of text i, in their original order and positions."""
         whole = batch.tokens.shape[1]
         # In each row, the tokens with the smallest random keys are kept.
-        keys = np.where(batch.padding.numpy(), random.random(batch.tokens.shape), 2.0)
+        keys = np.where(batch.is_token.numpy(), random.random(batch.tokens.shape), 2.0)
         if self.kept is not None:
             keys[(batch.tokens == self.kept).numpy()] = -1.0
         keys[:, self._never_hidden] = -2.0
@@ -166,10 +166,10 @@ class TokenDropout:
         drawn = keys.argsort(1)[:, :width]
         # The index `whole`, one past the last token, stands for padding.
         drawn_positions = np.sort(np.where(np.arange(width) < numbers[:, None], drawn, whole), 1)
-        padding = torch.from_numpy(drawn_positions < whole)
+        is_token = torch.from_numpy(drawn_positions < whole)
         positions = torch.from_numpy(np.minimum(drawn_positions, whole - 1))
         tokens = batch.tokens.gather(1, positions)
-        return LabelledBatch(batch.n_targets, tokens, padding, batch.targets, positions)
+        return LabelledBatch(batch.n_targets, tokens, is_token, batch.targets, positions)
 
 
 class LabelledBatches(Bucketed[LabelledBatch]):

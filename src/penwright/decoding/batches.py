@@ -192,16 +192,16 @@ class TargetBatch:
         max_new_tokens: int,
         target_prefix: Sequence[int] = (),
         engine: DecodeEngine | None = None,
-        hidden: Sequence[range] = (),
+        masked: Sequence[range] = (),
     ):
         """Encode the sources, which include their end tokens.
 
         Each target begins with the start token and `target_prefix`, and can grow by `max_new_tokens`, up to the
-        context length. `hidden` may give, for each source, a range of tokens that the model must not see.
+        context length. `masked` may give, for each source, a range of tokens that the model must not see.
         """
         self._start, self._engine = (start_id, *target_prefix), engine or DecodeEngine(model)
         batch = right_padded(sources, model.source_embedding.tokens.weight.device, SHORTEST)
-        for row, tokens in zip(batch.padding, hidden, strict=False):
+        for row, tokens in zip(batch.is_token, masked, strict=False):
             row[tokens.start : tokens.stop] = False
         self._encoded = self._engine.encode(*batch)
         self._n_beams = 1
@@ -210,9 +210,9 @@ class TargetBatch:
 
     def first(self) -> Float[Tensor, "rows vocab_size"]:
         """Feed the start token and the prefix of each target; return the logits of the next token."""
-        padding = self._encoded.padding
+        is_token = self._encoded.is_token
         for token in self._start:
-            logits = self.step(torch.full(padding.shape[:1], token, device=padding.device))
+            logits = self.step(torch.full(is_token.shape[:1], token, device=is_token.device))
         return logits
 
     def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
@@ -240,16 +240,16 @@ class Padded(NamedTuple):
     """Rows of different lengths, padded on the right."""
 
     tokens: Int[Tensor, "rows width"]
-    padding: Bool[Tensor, "rows width"]  # False at padding, True at real tokens
+    is_token: Bool[Tensor, "rows width"]  # False at padding
 
 
 def right_padded(rows: Sequence[Sequence[int]], device: torch.device, width: int = 0) -> Padded:
-    """Pad rows on the right with token 0 to the length of the longest row or to `width`. The mask excludes padding."""
+    """Pad rows on the right with token 0 to the length of the longest row or to `width`."""
     lengths = np.array([len(row) for row in rows])
-    padding = np.arange(max(width, lengths.max())) < lengths[:, None]
-    tokens = np.zeros(padding.shape, dtype=np.int64)
-    tokens[padding] = np.concatenate([np.asarray(row, dtype=np.int64) for row in rows])
-    return Padded(torch.from_numpy(tokens).to(device), torch.from_numpy(padding).to(device))
+    is_token = np.arange(max(width, lengths.max())) < lengths[:, None]
+    tokens = np.zeros(is_token.shape, dtype=np.int64)
+    tokens[is_token] = np.concatenate([np.asarray(row, dtype=np.int64) for row in rows])
+    return Padded(torch.from_numpy(tokens).to(device), torch.from_numpy(is_token).to(device))
 
 
 def batches_by_length(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:

@@ -101,9 +101,9 @@ class StepGraphs:
         It is safe to run a step twice: it only writes the same keys and values again.
         """
         logits: Tensor = self._step(*inputs)
-        tokens, lengths, kept, origins, source, padding = inputs
+        tokens, lengths, kept, origins, source, is_token = inputs
         moving = tokens.clone(), lengths.clone(), None if origins is None else origins.clone()
-        own: Inputs = (moving[0], moving[1], kept, moving[2], source, padding)
+        own: Inputs = (moving[0], moving[1], kept, moving[2], source, is_token)
         try:
             pool = next((graph.pool for graph in self._graphs.values()), None)  # a pool lives as long as its graphs
             graph = _Graph(moving, *record_cuda_graph(lambda: self._step(*own), tokens.device, pool))
@@ -138,9 +138,9 @@ def _key(step: DecodeStep, inputs: Inputs) -> Key:
 
     All layers have the same shapes and strides, so those of the first layer are enough.
     """
-    _, _, kept, _, source, padding = inputs
+    _, _, kept, _, source, is_token = inputs
     weights = [next(step.parameters()), step.model.decoder.cache_like]  # these move if the model is moved or fused
-    staying = [*weights, *kept, *source, *([] if padding is None else [padding])]
+    staying = [*weights, *kept, *source, *([] if is_token is None else [is_token])]
     like = [*kept[:1], *source[:1], *staying[-1:]]
     return (
         *(x.data_ptr() for x in staying),

@@ -146,16 +146,16 @@ class DecodeEngine:
         cache.advance(len(tokens))
         return logits
 
-    def encode(self, sources: Int[Tensor, "sources length"], padding: Bool[Tensor, "sources length"]) -> Encoded:
+    def encode(self, sources: Int[Tensor, "sources length"], is_token: Bool[Tensor, "sources length"]) -> Encoded:
         """Encode the sources for the decoder of a translator."""
         self.refresh()
         compiled, n = self._compiled("sources", sources.device), len(sources)
         if compiled is None:
             assert isinstance(self._model, EncoderDecoder)
-            return self._model.encode(sources, padding).contiguous()
+            return self._model.encode(sources, is_token).contiguous()
         copies = 2 if n == 1 else 1  # the compiled encoder needs at least two sources
-        layers = [x[:n] for x in compiled(sources.repeat(copies, 1), padding.repeat(copies, 1))]
-        return Encoded(as_layers(layers), padding)
+        layers = [x[:n] for x in compiled(sources.repeat(copies, 1), is_token.repeat(copies, 1))]
+        return Encoded(as_layers(layers), is_token)
 
     def masked_topk(
         self, logits: Float[Tensor, "rows vocab_size"], utf8_rules: Utf8Rules, situations: Situations, n: int
@@ -188,10 +188,10 @@ def _step_inputs(
     cached, tokens = [tensor for layer in cache.layers for tensor in layer.cached], tokens.contiguous()
     if encoded is None:
         return (tokens, cache.lengths, cached, None, [], None)
-    n_sources = encoded.padding.shape[0]
+    n_sources = encoded.is_token.shape[0]
     rows = (tokens.view(n_sources, -1), cache.lengths.view(n_sources, -1))
     origins = None if origins is None else origins.view(n_sources, -1, origins.shape[1])
-    return (*rows, cached, origins, [x for layer in encoded.layers for x in layer], encoded.padding)
+    return (*rows, cached, origins, [x for layer in encoded.layers for x in layer], encoded.is_token)
 
 
 def compile_steps(model: DecoderOnly | EncoderDecoder, say: Say = say_nothing) -> None:

@@ -36,7 +36,7 @@ class DecodeStep(ModelPart):
         cached: list[Float[Tensor, "cached_rows n_kv_heads room d_head"]],
         origins: Int[Tensor, "*rows room"] | None,
         source: list[Float[Tensor, "sources n_kv_heads length d_head"]],
-        padding: Bool[Tensor, "sources length"] | None,
+        is_token: Bool[Tensor, "sources length"] | None,
     ) -> Float[Tensor, "all_rows vocab_size"]:
         """Append a token to each row; return the logits of the next tokens.
 
@@ -46,7 +46,7 @@ class DecodeStep(ModelPart):
         """
         tokens, lengths = tokens.flatten()[:, None], lengths.flatten()
         origins = None if origins is None else origins.flatten(0, 1)
-        encoded = None if padding is None else Encoded(as_layers(source), padding)
+        encoded = None if is_token is None else Encoded(as_layers(source), is_token)
         if torch.compiler.is_exporting():
             with swap_kernels(self.model.decoder, lambda name, _: _kernel_of(name, origins)):
                 cache = Cache.over(as_layers(cached), lengths, kind=WholeLayerCache)
@@ -107,11 +107,11 @@ class EncodeStep(ModelPart):
     """The encoder of a translator, which also computes the keys and values for cross-attention."""
 
     def forward(
-        self, sources: Int[Tensor, "sources length"], padding: Bool[Tensor, "sources length"]
+        self, sources: Int[Tensor, "sources length"], is_token: Bool[Tensor, "sources length"]
     ) -> list[Float[Tensor, "sources n_kv_heads length d_head"]]:
         """Return the keys and values of each layer in turn, as the contiguous tensors that compiled steps require."""
         assert isinstance(self.model, EncoderDecoder)
-        encoded = self.model.encode(sources, padding)
+        encoded = self.model.encode(sources, is_token)
         return [x.contiguous() for layer in encoded.layers for x in layer]
 
 
@@ -212,14 +212,14 @@ def _translation_example(model: EncoderDecoder, n_sources: int, n_beams: int) ->
     tokens = torch.zeros(n_sources, n_beams, dtype=torch.long)
     cached = _cache_tensors(model, tokens.numel() + many)  # the cache may also hold rows of finished texts
     source = _keys_values(_embedding(model).tokens.weight, model, n_sources, N_TOKENS)
-    padding = torch.ones(n_sources, N_TOKENS, dtype=torch.bool)
+    is_token = torch.ones(n_sources, N_TOKENS, dtype=torch.bool)
     length, room = {2: _dimension("length")}, {2: _dimension("room", model.settings.context_length)}
     sources = {0: _dimension("sources")} if n_sources > 1 else {}
     rows = {**sources, 1: _dimension("beams")} if many else {}
     cached_shapes = [{0: _dimension("cached_rows"), **room} if many else room] * len(cached)
     origins = torch.zeros(n_sources, n_beams, cached[0].shape[2], dtype=torch.long) if many else None
     return Example(
-        (tokens, tokens.clone(), cached, origins, source, padding),
+        (tokens, tokens.clone(), cached, origins, source, is_token),
         (
             rows,
             rows,

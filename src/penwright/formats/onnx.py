@@ -48,11 +48,11 @@ class _Inference(nn.Module):
         self, input_ids: Int[Tensor, "batch length"], attention_mask: Int[Tensor, "batch length"]
     ) -> Float[Tensor, "batch width"]:
         """Return the output for each text. The attention mask is 1 for tokens, and 0 for padding."""
-        padding = attention_mask.bool()
-        hidden = self.model.hidden(input_ids, padding)
+        is_token = attention_mask.bool()
+        hidden = self.model.hidden(input_ids, is_token)
         if self.is_encoder:
-            return F.normalize(self.model.pool(hidden, padding), dim=-1)
-        return self._adjusted(self.model.label_logits(hidden, padding))
+            return F.normalize(self.model.pool(hidden, is_token), dim=-1)
+        return self._adjusted(self.model.label_logits(hidden, is_token))
 
     def _adjusted(
         self, logits: Float[Tensor, "batch n_labels"], n_priors: Tensor | float = 1.0
@@ -87,8 +87,8 @@ class _Mixture(_Inference):
         ngram_values: Float[Tensor, "batch ngrams"],
     ) -> Float[Tensor, "batch n_labels"]:
         """Return the logits or the score of each text. N-grams with the value 0 are padding."""
-        padding, (first, second) = attention_mask.bool(), self.model.mixture
-        encoder = self.model.label_logits(self.model.hidden(input_ids, padding), padding)
+        is_token, (first, second) = attention_mask.bool(), self.model.mixture
+        encoder = self.model.label_logits(self.model.hidden(input_ids, is_token), is_token)
         linear = torch.bmm(ngram_values[:, None], F.embedding(ngram_ids, self.weights))[:, 0] + self.bias
         return self._adjusted(first * encoder + second * linear, first + second)
 

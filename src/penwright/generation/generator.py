@@ -225,7 +225,7 @@ class Generator:
         return normalize(mean_vectors(vectors, self.model.settings.d_model), dim=-1)
 
     def _pooled(self, batch: Padded) -> Float[Tensor, "windows d_model"]:
-        return mean_pooled(self.model.hidden(batch.tokens), batch.padding)
+        return mean_pooled(self.model.hidden(batch.tokens), batch.is_token)
 
     def bits_per_byte(self, completion: Completion) -> float | None:
         """Return the bits per byte of the generated text, stop strings included, or None if it is empty.

@@ -130,16 +130,16 @@ def scores(model: Model, reading: ForwardPass, rows: int = 1) -> Float[Tensor, "
     if isinstance(model, DecoderOnly):
         logits = model(_ids(model, reading.target, rows))
     elif isinstance(model, EncoderDecoder):
-        logits = model(with_source, _all_real(with_source), _ids(model, reading.target, rows))
+        logits = model(with_source, _all_tokens(with_source), _ids(model, reading.target, rows))
     else:
-        logits = model(with_source, _all_real(with_source))[:, None]
+        logits = model(with_source, _all_tokens(with_source))[:, None]
     if logits.isnan().any():
         raise diverged()
     return logits.double()
 
 
-def _all_real(tokens: Int[Tensor, "rows length"]) -> Bool[Tensor, "rows length"]:
-    """Return the padding mask of a batch that contains no padding."""
+def _all_tokens(tokens: Int[Tensor, "rows length"]) -> Bool[Tensor, "rows length"]:
+    """Return the mask `is_token` of a batch without padding."""
     return torch.ones_like(tokens, dtype=torch.bool)
 
 

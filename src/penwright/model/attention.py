@@ -29,7 +29,7 @@ class Mask:
 
     causal: bool = False  # whether a target sees only itself and the tokens before it
     window: int | None = None  # tokens that a target sees on each side (if causal, on the left only), itself included
-    padding: Bool[Tensor, "batch sources"] | None = None  # False at padding, True at real tokens
+    is_token: Bool[Tensor, "batch sources"] | None = None  # False at padding
     segments: Int[Tensor, "batch sources"] | None = None  # index of each token's document; a token sees only its own
 
     def resolve(
@@ -42,7 +42,7 @@ class Mask:
         without any allowed source is padding. It sees all sources instead, because a softmax over no sources would give
         NaN, which would spread.
         """
-        unmasked = self.padding is None and self.segments is None
+        unmasked = self.is_token is None and self.segments is None
         is_causal = self.causal and not last
         if unmasked and (whole or not is_causal) and (self.window is None or self.window >= sources):
             return KernelMask(is_causal=is_causal)
@@ -54,8 +54,8 @@ class Mask:
             allowed = allowed & (sources_at > positions[..., None] - self.window)
             if not self.causal:
                 allowed = allowed & (sources_at < positions[..., None] + self.window)
-        if self.padding is not None:
-            allowed = allowed & self.padding[:, None, :]
+        if self.is_token is not None:
+            allowed = allowed & self.is_token[:, None, :]
         if self.segments is not None:
             allowed = allowed & (self.segments[:, :, None] == self.segments[:, None, :])
         return KernelMask((allowed | ~allowed.any(-1, keepdim=True))[:, None])

@@ -109,15 +109,15 @@ class Encoded(NamedTuple):
     """
 
     layers: tuple[KeysValues, ...]
-    padding: Bool[Tensor, "batch sources"]  # False at padding, True at real tokens
+    is_token: Bool[Tensor, "batch sources"]  # False at padding
 
     def select(self, rows: Int[Tensor, " selected"]) -> "Encoded":
         """Return the sources of these rows, in this order; a row may occur more than once."""
-        return Encoded(tuple(layer.select(rows) for layer in self.layers), self.padding[rows])
+        return Encoded(tuple(layer.select(rows) for layer in self.layers), self.is_token[rows])
 
     def contiguous(self) -> "Encoded":
         """Return the encoded sources with contiguous keys and values, as compiled steps require."""
-        return Encoded(tuple(KeysValues(*(x.contiguous() for x in layer)) for layer in self.layers), self.padding)
+        return Encoded(tuple(KeysValues(*(x.contiguous() for x in layer)) for layer in self.layers), self.is_token)
 
 
 class Stack(nn.Module):
@@ -174,11 +174,13 @@ class Stack(nn.Module):
             end,
             mask.resolve(positions, end, whole=end == n_targets, last=n_targets == 1 and start is not None),
             rotary(positions) if rotary else None,
-            Mask(padding=encoded.padding).resolve(positions, encoded.padding.shape[1]) if encoded else KernelMask(),
+            Mask(is_token=encoded.is_token).resolve(positions, encoded.is_token.shape[1]) if encoded else KernelMask(),
             cache.origins if cache else None,
             start,
         )
 
-    def encode(self, x: Float[Tensor, "batch sources d_model"], padding: Bool[Tensor, "batch sources"]) -> Encoded:
+    def encode(self, x: Float[Tensor, "batch sources d_model"], is_token: Bool[Tensor, "batch sources"]) -> Encoded:
         """Compute the keys and values of every layer's cross-attention from the encoder's output."""
-        return Encoded(tuple(block.source_keys_values(x) for block in self.blocks if isinstance(block, Block)), padding)
+        return Encoded(
+            tuple(block.source_keys_values(x) for block in self.blocks if isinstance(block, Block)), is_token
+        )

@@ -79,17 +79,17 @@ class EncoderDecoder(nn.Module):
     def forward(
         self,
         source: Int[Tensor, "batch sources"],
-        source_padding: Bool[Tensor, "batch sources"],
+        source_is_token: Bool[Tensor, "batch sources"],
         target: Int[Tensor, "batch targets"],
     ) -> Float[Tensor, "batch targets vocab_size"]:
         """Return the logits of the next token at each target position."""
-        return self.output(self.hidden(target, self.encode(source, source_padding)))
+        return self.output(self.hidden(target, self.encode(source, source_is_token)))
 
-    def encode(self, source: Int[Tensor, "batch sources"], padding: Bool[Tensor, "batch sources"]) -> Encoded:
-        """Encode the sources into keys and values for every decoder layer; `padding` is False at padding tokens."""
+    def encode(self, source: Int[Tensor, "batch sources"], is_token: Bool[Tensor, "batch sources"]) -> Encoded:
+        """Encode the sources into keys and values for every decoder layer; `is_token` is False at padding."""
         positions = positions_of(source, None, self.settings)
-        mask = Mask(window=self.settings.window, padding=padding)
-        return self.decoder.encode(self.encoder(self.source_embedding(source, positions), positions, mask), padding)
+        mask = Mask(window=self.settings.window, is_token=is_token)
+        return self.decoder.encode(self.encoder(self.source_embedding(source, positions), positions, mask), is_token)
 
     def hidden(
         self, target: Int[Tensor, "batch targets"], encoded: Encoded, cache: Cache | None = None
@@ -132,52 +132,52 @@ class EncoderOnly(nn.Module):
     def forward(
         self,
         tokens: Int[Tensor, "batch length"],
-        padding: Bool[Tensor, "batch length"],
+        is_token: Bool[Tensor, "batch length"],
         positions: Int[Tensor, "batch length"] | None = None,
     ) -> Float[Tensor, "batch n_labels"]:
-        """Return the label logits of each text. `padding` is a mask that is False at padding tokens.
+        """Return the label logits of each text. `is_token` is a mask that is False at padding.
 
         `positions` are needed only if tokens were removed from the texts.
         """
-        return self.label_logits(self.hidden(tokens, padding, positions), padding)
+        return self.label_logits(self.hidden(tokens, is_token, positions), is_token)
 
     def hidden(
         self,
         tokens: Int[Tensor, "batch length"],
-        padding: Bool[Tensor, "batch length"],
+        is_token: Bool[Tensor, "batch length"],
         positions: Int[Tensor, "batch length"] | None = None,
     ) -> Float[Tensor, "batch length d_model"]:
         """Return the hidden state of each token."""
         positions = positions_of(tokens, None, self.settings) if positions is None else positions
-        mask = Mask(window=self.settings.window, padding=padding)
-        in_second = self._in_second_text(tokens, padding) if self.settings.text_pairs else None
+        mask = Mask(window=self.settings.window, is_token=is_token)
+        in_second = self._in_second_text(tokens, is_token) if self.settings.text_pairs else None
         return self.encoder(self.embedding(tokens, positions, in_second), positions, mask)
 
     @staticmethod
     def _in_second_text(
-        tokens: Int[Tensor, "batch length"], padding: Bool[Tensor, "batch length"]
+        tokens: Int[Tensor, "batch length"], is_token: Bool[Tensor, "batch length"]
     ) -> Bool[Tensor, "batch length"]:
         """Return a mask of the tokens after the first end token. Every row must end with an end token."""
-        ends = tokens == tokens.gather(1, padding.sum(1, keepdim=True) - 1)
+        ends = tokens == tokens.gather(1, is_token.sum(1, keepdim=True) - 1)
         return ends.cumsum(1) > ends.long()
 
     def label_logits(
-        self, hidden: Float[Tensor, "batch length d_model"], padding: Bool[Tensor, "batch length"]
+        self, hidden: Float[Tensor, "batch length d_model"], is_token: Bool[Tensor, "batch length"]
     ) -> Float[Tensor, "batch n_labels"]:
         """Compute the label logits of each text from its hidden states."""
-        return self.output(self.dropout(self.pool(hidden, padding)))
+        return self.output(self.dropout(self.pool(hidden, is_token)))
 
     def pool(
-        self, hidden: Float[Tensor, "batch length d_model"], padding: Bool[Tensor, "batch length"]
+        self, hidden: Float[Tensor, "batch length d_model"], is_token: Bool[Tensor, "batch length"]
     ) -> Float[Tensor, "batch d_model"]:
         """Return one vector per text, from its first token or the mean over its real tokens."""
-        pooled = mean_pooled(hidden, padding) if self.settings.pooling == "mean" else hidden[:, 0]
+        pooled = mean_pooled(hidden, is_token) if self.settings.pooling == "mean" else hidden[:, 0]
         return pooled if self.pooler is None else self.activation(self.pooler(pooled))
 
 
 def mean_pooled(
-    hidden: Float[Tensor, "batch length d_model"], padding: Bool[Tensor, "batch length"]
+    hidden: Float[Tensor, "batch length d_model"], is_token: Bool[Tensor, "batch length"]
 ) -> Float[Tensor, "batch d_model"]:
     """Return the mean hidden state of each row over its real tokens."""
-    weights = padding[..., None].to(hidden.dtype)
+    weights = is_token[..., None].to(hidden.dtype)
     return (hidden * weights).sum(1) / weights.sum(1).clamp(min=1)

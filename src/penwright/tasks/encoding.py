@@ -74,13 +74,13 @@ class MaskedBatches(Batches[MaskedBatch]):
 
     def _masked(self, batch: LabelledBatch, random: np.random.Generator) -> MaskedBatch:
         markers, shape = self.texts.markers, tuple(batch.tokens.shape)
-        is_text = batch.padding & (batch.tokens != markers.start) & (batch.tokens != markers.end)
+        is_text = batch.is_token & (batch.tokens != markers.start) & (batch.tokens != markers.end)
         is_target = is_text & torch.from_numpy(random.random(shape) < MASKED)
         fate, others = random.random(shape), torch.from_numpy(random.integers(self.vocab_size, size=shape))
         tokens = batch.tokens.masked_fill(is_target & torch.from_numpy(fate < REPLACED), markers.pad)
         is_replaced = is_target & torch.from_numpy((fate >= REPLACED) & (fate < (1 + REPLACED) / 2))
         targets = batch.tokens.masked_fill(~is_target, IGNORED)
-        return MaskedBatch(int(is_target.sum()), torch.where(is_replaced, others, tokens), batch.padding, targets)
+        return MaskedBatch(int(is_target.sum()), torch.where(is_replaced, others, tokens), batch.is_token, targets)
 
 
 def open_corpus(paths: Sequence[str | Path], reading: ReadingOptions) -> Corpus[Document]:
@@ -138,9 +138,9 @@ def sample(context: RunContext) -> Sequence[Sample]:
     for row in range(min(N_SAMPLES, len(context.held_out.column("text")))):
         batch = hidden.examples(np.array([row]))
         with torch.inference_mode(), evaluating(model) as device:
-            states = model.hidden(batch.tokens.to(device), batch.padding.to(device))[0]
+            states = model.hidden(batch.tokens.to(device), batch.is_token.to(device))[0]
             guesses = (states @ model.embedding.tokens.weight.T).argmax(-1).cpu()
-        inside = slice(1, min(1 + LONGEST_SAMPLE, int(batch.padding.sum()) - 1))  # leave out the start and end tokens
+        inside = slice(1, min(1 + LONGEST_SAMPLE, int(batch.is_token.sum()) - 1))  # leave out the start and end tokens
         targets = batch.targets[0, inside]
         is_target = targets != IGNORED
         truth = torch.where(is_target, targets, batch.tokens[0, inside])

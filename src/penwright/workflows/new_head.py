@@ -253,7 +253,7 @@ def contrast(model: EncoderOnly, texts: LabelledBatches, rows: NDArray[np.int64]
     for _ in range(n_steps):
         batch = texts.examples(random.permutation(rows)[:BATCH]).to(device)
         with torch.enable_grad():
-            vectors = F.normalize(model.pool(model.hidden(batch.tokens, batch.padding), batch.padding), dim=-1)
+            vectors = F.normalize(model.pool(model.hidden(batch.tokens, batch.is_token), batch.is_token), dim=-1)
             same = (batch.targets[:, None] == batch.targets).float()
             errors, others = (vectors @ vectors.T - same).square(), 1 - same
             loss = (errors * same).sum() / same.sum() + (errors * others).sum() / others.sum().clamp(min=1)

@@ -64,7 +64,7 @@ class Scorer:
                     target_prefix=self.tokenizer.target_prefix,
                     max_new_tokens=targets.shape[1],
                     engine=self._engine,
-                    hidden=[pair.hidden for pair in members],
+                    masked=[pair.hidden for pair in members],
                 )
                 for number, row in zip(batch, self._along(rows, targets).tolist(), strict=True):
                     log_probs[number] = row[: len(pairs[number].target)]
