@@ -20,7 +20,7 @@ from time import perf_counter
 
 from benchmarks.report import Result, write_result
 from penwright.evaluation.translation import translation_scores
-from penwright.translation.alignment import error_rate
+from penwright.translation.alignment import f1
 from penwright.translation.constraints.glossary import Entry, Glossary
 from penwright.translation.constraints.requirements import Constraints
 from penwright.translation.results import Translation
@@ -119,7 +119,7 @@ def alignment_errors(run: Path, words: dict[str, list[str]]) -> dict[str, float]
     gold = [frozenset((int(i), int(j)) for i, j in (link.split("-") for link in row[2].split())) for row in rows]
     aligner = load_aligner(run)
     found = {"head chosen on data": aligner.align(pairs), "dictionary": [by_dictionary(pair, words) for pair in pairs]}
-    return {name: 100 * error_rate(links, gold) for name, links in found.items()}
+    return {name: 100 * (1 - f1(links, gold)) for name, links in found.items()}
 
 
 def by_dictionary(pair: tuple[str, str], words: dict[str, list[str]]) -> frozenset[tuple[int, int]]:

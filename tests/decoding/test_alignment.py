@@ -20,7 +20,7 @@ from penwright.translation.alignment import (
     choose_head,
     coverage,
     cross_attention,
-    error_rate,
+    f1,
     lexical_links,
     pharaoh,
     word_numbers,
@@ -73,7 +73,7 @@ def test_choose_head_ranks_every_head_by_agreement(
     assert len({agreement.head for agreement in found}) == 2 * 4 * 2
     assert [each.f1 for each in found] == sorted((each.f1 for each in found), reverse=True)
     best = Aligner(model, characters, found[0].head).align(PAIRS)
-    assert found[0].f1 == pytest.approx(1 - error_rate(best, lexical_links(PAIRS)))
+    assert found[0].f1 == pytest.approx(f1(best, lexical_links(PAIRS)))
 
 
 def test_pair_too_long_for_the_model_has_no_links(

@@ -67,7 +67,7 @@ def test_damaged_compiled_step_is_reported_and_not_used(
 ) -> None:
     model = generating_model(VOCABULARY)
     before = logits_of(model, 1)
-    path = ahead_of_time._path(engine.DecodeStep(model), "one", engine.DecodeEngine(model).n_threads)
+    path = ahead_of_time._path(engine.DecodeStep(model), "one", 1)
     path.parent.mkdir(parents=True)
     path.write_bytes(b"half of a file")
     if checksum is not None:
@@ -81,7 +81,7 @@ def test_damaged_compiled_step_is_reported_and_not_used(
 def test_compiled_steps_in_a_world_writable_folder_are_not_used(generating_model: Callable[..., DecoderOnly]) -> None:
     model = generating_model(VOCABULARY)
     before = logits_of(model, 1)
-    path = ahead_of_time._path(engine.DecodeStep(model), "one", engine.DecodeEngine(model).n_threads)
+    path = ahead_of_time._path(engine.DecodeStep(model), "one", 1)
     path.parent.mkdir(parents=True)
     path.write_bytes(b"code of a stranger")
     path.parent.chmod(0o777)

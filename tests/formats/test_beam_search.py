@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from huggingface_models import load_huggingface
 
 from penwright.decoding.batches import TargetBatch
 from penwright.decoding.beam_search import beam_search
 from penwright.decoding.hypotheses import BeamSettings
-from penwright.formats.huggingface import load_huggingface
 from penwright.model.transformer import EncoderDecoder
 
 PAD, END, MAX_TOKENS = 1, 2, 20

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from huggingface_models import load_huggingface
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
@@ -17,7 +18,7 @@ from penwright.config import Table
 from penwright.formats.ctranslate2 import save_ctranslate2, usage_of
 from penwright.formats.export import ModelMetadata
 from penwright.formats.gguf import save_gguf
-from penwright.formats.huggingface import load_huggingface, read_huggingface
+from penwright.formats.huggingface import read_huggingface
 from penwright.formats.huggingface_export import save_huggingface
 from penwright.generation.generator import Generator
 from penwright.languages import Languages

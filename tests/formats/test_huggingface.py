@@ -7,17 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from huggingface_models import load_huggingface, model_from_huggingface
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from penwright.errors import PenwrightError
 from penwright.formats.architectures.encoders import labels_in
-from penwright.formats.huggingface import (
-    architecture_of,
-    load_huggingface,
-    model_from_huggingface,
-    settings_from_huggingface,
-)
+from penwright.formats.huggingface import architecture_of, settings_from_huggingface
 from penwright.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 
 VOCABULARY = 60

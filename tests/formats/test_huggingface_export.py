@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from huggingface_models import load_huggingface
 
 from penwright.classification.classifier import Classifier
 from penwright.config import Table
 from penwright.errors import PenwrightError
 from penwright.formats.export import ModelMetadata
-from penwright.formats.huggingface import load_huggingface
 from penwright.formats.huggingface_export import save_huggingface
 from penwright.tokenizers import Tokenizer
 

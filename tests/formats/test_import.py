@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from huggingface_models import model_from_huggingface
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -24,7 +25,7 @@ from penwright.errors import PenwrightError, UsageError
 from penwright.formats import pretrained
 from penwright.formats.gguf_import import GGUFFile, read_gguf
 from penwright.formats.gguf_tokenizer import read_tokenizer as read_gguf_tokenizer
-from penwright.formats.huggingface import model_from_huggingface, read_huggingface
+from penwright.formats.huggingface import read_huggingface
 from penwright.formats.huggingface_files import licence_of
 from penwright.formats.huggingface_tokenizer import read_tokenizer
 from penwright.generation.generator import Generator

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from huggingface_models import load_huggingface
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from penwright.config import LoraSettings
 from penwright.errors import PenwrightError, PenwrightWarning
 from penwright.formats.export import ModelMetadata
-from penwright.formats.huggingface import load_huggingface
 from penwright.formats.huggingface_export import save_huggingface
 from penwright.formats.peft import Adapter, load_adapter, save_adapter
 from penwright.model import HEAD, Model

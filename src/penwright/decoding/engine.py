@@ -76,11 +76,6 @@ class DecodeEngine:
         finally:
             self.watch = do_nothing
 
-    @property
-    def n_threads(self) -> int:
-        """The number of threads with which a step of several rows is fastest."""
-        return self._n_threads("many")
-
     def _n_threads(self, part: Part) -> int:
         if part not in self._threads:
             is_int8 = isinstance(self._model.output, Int8Linear)

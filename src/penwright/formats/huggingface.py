@@ -37,8 +37,8 @@ from penwright.formats.pretrained import (
 from penwright.formats.sentence_transformers import CROSS_ENCODER, activation_notes, differences, with_pooling
 from penwright.formats.tokenizer_files import special_names
 from penwright.languages import Languages, languages_between
-from penwright.model import Model, make_model
-from penwright.model.weights import FITTED, load_weights
+from penwright.model import Model
+from penwright.model.weights import FITTED
 
 # Suffixes of redundant tensors that some versions of transformers save: computed values, or copies of a parameter.
 REDUNDANT = (
@@ -147,22 +147,6 @@ def _with_own_head(outline: Outline, architecture: Architecture, tensors: Mappin
     if outline.task != "generate":
         raise PenwrightError("lm_head.weight differs from the embedding, which is not supported for translators")
     return outline._replace(settings=outline.settings.model_copy(update={"tie_embeddings": "none"}))
-
-
-def model_from_huggingface(config: Config, tensors: Mapping[str, Tensor]) -> Model:
-    """Build the model that config.json describes, with these weights, in evaluation mode."""
-    outline, weights = weights_from_huggingface(config, tensors)
-    model = make_model(*outline)
-    load_weights(model, weights, "the checkpoint")
-    return model.eval()
-
-
-def load_huggingface(folder: Path) -> Model:
-    """Load a model from a folder that transformers' save_pretrained wrote or that comes from the Hugging Face Hub."""
-    try:
-        return model_from_huggingface(read_config(folder), read_tensors(folder))
-    except PenwrightError as error:
-        raise PenwrightError(f"{folder}: {error}") from None
 
 
 def architecture_of(config: Config) -> Architecture:

@@ -151,13 +151,8 @@ def pharaoh(links: Iterable[tuple[int, int]]) -> str:
     return " ".join(f"{source}-{target}" for source, target in sorted(links))
 
 
-def error_rate(predicted: Sequence[Links], expected: Sequence[Links]) -> float:
-    """Return the alignment error rate, 0 to 1, with all expected links counted as sure (Och and Ney 2003)."""
-    return 1 - f1(predicted, expected)
-
-
 def f1(predicted: Sequence[Links], expected: Sequence[Links]) -> float:
-    """Return the harmonic mean of precision and recall, 0 to 1."""
+    """Return the harmonic mean of precision and recall, 0 to 1: 1 minus the alignment error rate (Och and Ney 2003)."""
     common = sum(len(one & other) for one, other in zip(predicted, expected, strict=True))
     return 2 * common / max(1, sum(map(len, predicted)) + sum(map(len, expected)))
 
