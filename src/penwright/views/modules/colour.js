@@ -1,8 +1,8 @@
 /** Colours for numbers: equal lightness steps (OKLab), no red-green contrast, zero near background in both themes. */
 
-export const LIGHT_TO_DARK = "#f8f8e9 #ceeab5 #90dd9f #27ce9f #05b2a5 #0597a0 #037c97 #00628d #004788 #1b2a77 #20194b";
-export const SIGNED_LIGHT = "#004298 #2f66b5 #5e8acb #8daee0 #bed3f1 #f5f7f9 #f0cfb9 #dfa985 #cc8452 #b66010 #904700";
-export const SIGNED_DARK = "#8ab9ff #6697e0 #5176ae #3e587e #2c3b50 #1e1f21 #4d3525 #784e31 #a5693e #d4854c #ffa666";
+const LIGHT_TO_DARK = "#f8f8e9 #ceeab5 #90dd9f #27ce9f #05b2a5 #0597a0 #037c97 #00628d #004788 #1b2a77 #20194b";
+const SIGNED_LIGHT = "#004298 #2f66b5 #5e8acb #8daee0 #bed3f1 #f5f7f9 #f0cfb9 #dfa985 #cc8452 #b66010 #904700";
+const SIGNED_DARK = "#8ab9ff #6697e0 #5176ae #3e587e #2c3b50 #1e1f21 #4d3525 #784e31 #a5693e #d4854c #ffa666";
 
 /** Line colours, distinct for all kinds of colour vision (Okabe and Ito 2008), for the light and the dark theme. */
 const LINES = {
