@@ -94,13 +94,14 @@ class Trainer:
             self._backward, self.model, machine.device, self.ranks, recipe.task, recomputes=recomputes
         )
         self.optimizers = Optimizers(self.model, recipe.optimizer, machine.precision, machine.ranks)
-        self.average: WeightAverage | None = None
-        if self.ranks.is_main or self.is_sharded:
-            if recipe.finetuning and recipe.finetuning.base_weight:
-                self.average = BaseAverage(self.model, recipe.finetuning.base_weight)
-            elif self.settings.ema_decay:
-                self.average = WeightAverage(self.model, self.settings.ema_decay)
+        self.average = self._make_average(recipe) if self.ranks.is_main or self.is_sharded else None
         self.budget = Budget(self.settings, recipe.schedule, batches, self.ranks.size)
+
+    def _make_average(self, recipe: Recipe) -> WeightAverage | None:
+        """Return the average of the weights that the recipe asks for, or None."""
+        if recipe.finetuning and recipe.finetuning.base_weight:
+            return BaseAverage(self.model, recipe.finetuning.base_weight)
+        return WeightAverage(self.model, self.settings.ema_decay) if self.settings.ema_decay else None
 
     @property
     def state(self) -> TrainState:

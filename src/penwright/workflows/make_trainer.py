@@ -53,20 +53,26 @@ def make_context(
         freeze_embeddings(model)
     if isinstance(model, DecoderOnly) and is_new and recipe.training.bigram_init:
         start_from_bigrams(model, training.column("text").tokens)
-    if isinstance(model, EncoderOnly) and recipe.model.balanced:
-        counts = torch.tensor([float(n) for n in corpus.label_counts.values()])
-        model.log_prior.copy_((counts / counts.sum()).log())
-        if is_new and recipe.finetuning is None:
+    if isinstance(model, EncoderOnly):
+        _measure_labels(model, corpus)
+        if model.settings.balanced and is_new and recipe.finetuning is None:
             model.output.get_parameter("bias").data.copy_(model.log_prior)
-    if isinstance(model, EncoderOnly) and recipe.model.problem_type == "regression":
-        scores = [float(example.label) for example in corpus.training if isinstance(example, Labelled)]
-        numbers = torch.tensor(scores, dtype=torch.double)  # float32 is too inexact for large numbers such as times
-        model.scale.copy_(torch.stack([numbers.mean(), numbers.std(correction=0).clamp(min=1e-6)]))
     base = open_base(recipe).card if recipe.finetuning and is_new else None
     card = make_card(corpus, training, tokenizer, recipe.data, base)
     return RunContext(
         recipe, corpus, tokenizer, training, held_out, model.to(device), device, card, has_new_head=has_new_head
     )
+
+
+def _measure_labels(model: EncoderOnly, corpus: AnyCorpus) -> None:
+    """Store what a classifier must know of its training labels: their shares, or the mean and deviation of scores."""
+    if model.settings.balanced:
+        counts = torch.tensor([float(n) for n in corpus.label_counts.values()])
+        model.log_prior.copy_((counts / counts.sum()).log())
+    if model.settings.problem_type == "regression":
+        scores = [float(example.label) for example in corpus.training if isinstance(example, Labelled)]
+        numbers = torch.tensor(scores, dtype=torch.double)  # float32 is too inexact for large numbers such as times
+        model.scale.copy_(torch.stack([numbers.mean(), numbers.std(correction=0).clamp(min=1e-6)]))
 
 
 def make_trainer(
