@@ -61,7 +61,7 @@ def _option(name: str, note: str) -> Any:
     comment = field_comments(DecodingSettings)[name]
     is_list = kind.type in (tuple, dict)
     help_text = " ".join(filter(None, (f"{comment[0].upper()}{comment[1:]}.", note, "Repeatable." if is_list else "")))
-    metavar = {tuple: "TEXT", dict: "TEXT=SCORE"}.get(kind.type)
+    metavar = "TEXT=SCORE" if kind.type is dict else "TEXT" if is_list else None
     limits: Any = dict(_limits(kind))
     made = typer.Option(flag_of(name), help=help_text, metavar=metavar, **limits)
     return Annotated[list[str] | None if is_list else kind.type | None, made]
