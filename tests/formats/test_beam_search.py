@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from huggingface_models import load_huggingface
 
 from penwright.decoding.batches import TargetBatch
 from penwright.decoding.beam_search import beam_search
 from penwright.decoding.hypotheses import BeamSettings
 from penwright.model.transformer import EncoderDecoder
+
+from .huggingface_models import load_huggingface
 
 PAD, END, MAX_TOKENS = 1, 2, 20
 SOURCES = [[7, 8, 9, 2], [20, 21, 22, 23, 24, 2], [5, 2]]

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from huggingface_models import load_huggingface
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
@@ -31,6 +30,7 @@ from penwright.tokenizers.sentencepiece import as_tokenizer_json, parse_sentence
 from penwright.translation.translator import Translator
 
 from .conftest import TEXTS
+from .huggingface_models import load_huggingface
 
 TEXT = "It was"
 HEAD = {"pad": 1, "start": 0, "end": 2}

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from huggingface_models import load_huggingface, model_from_huggingface
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -15,6 +14,8 @@ from penwright.errors import PenwrightError
 from penwright.formats.architectures.encoders import labels_in
 from penwright.formats.huggingface import architecture_of, settings_from_huggingface
 from penwright.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
+
+from .huggingface_models import load_huggingface, model_from_huggingface
 
 VOCABULARY = 60
 WRITER = {"vocab_size": VOCABULARY, "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1}

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from huggingface_models import load_huggingface
 
 from penwright.classification.classifier import Classifier
 from penwright.config import Table
@@ -13,6 +12,8 @@ from penwright.errors import PenwrightError
 from penwright.formats.export import ModelMetadata
 from penwright.formats.huggingface_export import save_huggingface
 from penwright.tokenizers import Tokenizer
+
+from .huggingface_models import load_huggingface
 
 GPT2 = {"positions": {"type": "learned"}, "norm": {"type": "layer"}, "bias": True}
 YARN = {"yarn": True, "factor": 4.0, "original_context": 16, "high_freq_factor": 3.0, "attention_factor": 1.14}

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from huggingface_models import model_from_huggingface
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -49,6 +48,7 @@ from penwright.workflows.plan import prepare
 
 from ..tokenizers.test_chat_template import LLAMA_2, ZEPHYR
 from .conftest import TEXTS
+from .huggingface_models import model_from_huggingface
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
 LLAMA = SMALL | {"num_key_value_heads": 2, "max_position_embeddings": 64}

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from huggingface_models import load_huggingface
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -20,6 +19,7 @@ from penwright.model.lora import adapted_layers, merged
 from penwright.model.weights import load_weights, weights_of
 from penwright.tokenizers import Tokenizer
 
+from .huggingface_models import load_huggingface
 from .test_huggingface import GPT2, TRANSLATORS, randomised
 from .test_huggingface_export import ENCODER
 
