@@ -218,7 +218,7 @@ def test_losses_of_classifiers_equal_the_references() -> None:
     model = make_model("classify", 9, settings(), 3).eval()
     batch = BATCHES["classify"]
     assert isinstance(batch, LabelledBatch)
-    logits = model(batch.tokens, batch.padding)
+    logits = model(batch.tokens, batch.is_token)
     expected = F.cross_entropy(logits, batch.targets, reduction="sum", label_smoothing=0.1)
     torch.testing.assert_close(summed_loss(model, batch, 0.1), expected)
     scores = torch.tensor([[0.5, 1.0, 2.0], [-1.0, 0.0, 1.0]])
