@@ -347,6 +347,13 @@ def test_settings_changed_on_resuming_are_saved(
     assert evaluate(trained_run)
 
 
+def test_refused_resume_leaves_the_recipe_unchanged(trained_run: Path) -> None:
+    before = (trained_run / "recipe.toml").read_bytes()
+    with pytest.raises(PenwrightError, match="To train longer, add a budget"):
+        resume(trained_run, {"decoding": {"temperature": 0.3}})
+    assert (trained_run / "recipe.toml").read_bytes() == before
+
+
 @pytest.mark.parametrize("wanted", ["gpu", "cuda:77"])
 def test_unavailable_device_is_refused_by_name(trained_run: Path, wanted: str) -> None:
     for use in (load.load, partial(load.load, precision="float32"), load.kept_precision):

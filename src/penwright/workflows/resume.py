@@ -76,10 +76,10 @@ def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Applicat
             advice = "more text or a higher model.dropout would help more than further training"
             notify(observers, "message", f"overfitting since step {best:,}: {advice}")
         trainer.budget.extend()
-    if changes:
-        run.save_recipe(recipe)
     if newest:
         _require_steps_left(run, trainer)
+    if changes:
+        run.save_recipe(recipe)
     notify(observers, "message", f"resuming from step {trainer.state.step:,}")
     if is_extended and "compile" not in changes.get("training", {}):
         _suggest_compiling(recipe, machine, observers)
