@@ -255,3 +255,13 @@ def test_words_are_whole_in_all_scripts(word: str, text: str, is_in: bool) -> No
 
     assert accepts(DecodingSettings(required_words=(word,))) is is_in
     assert accepts(DecodingSettings(banned_words=(word,))) is not is_in
+
+
+def test_long_token_needs_no_room_for_the_others() -> None:
+    tokenizer = train_tokenizer("bpe", ["abcdefgh" * 30] * 9, 300)
+    texts = CompletionConstraint(DecodingSettings(banned_words=("x",)), tokenizer, ["a"], 50)._token_texts(b"")
+    sizes = [len(column) for column in texts.columns]
+    assert len(sizes) > 100
+    assert sum(sizes) == sum(
+        len(tokenizer.token_bytes(token).decode("utf-8", "ignore")) for token in texts.tokens.tolist()
+    )

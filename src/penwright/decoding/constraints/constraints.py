@@ -114,8 +114,8 @@ class TokenText(NamedTuple):
     """The characters that each token adds to a text, given the incomplete character at the end of that text."""
 
     tokens: Int64[np.ndarray, " tokens"]  # tokens that keep the UTF-8 valid, longest text first
-    classes: Int64[np.ndarray, "tokens longest"]  # for each token, the character classes of the characters that it adds
-    n_longer: list[int]  # number of tokens that add more than i characters, for i = 0, 1, 2, ...
+    # for each position, the character class there of each token that adds more characters; few tokens are long
+    columns: list[Int64[np.ndarray, " longer"]]
     tails: Int64[np.ndarray, " tokens"]  # for each token, the index of the incomplete character that it ends with
 
 
@@ -192,8 +192,8 @@ class CompletionConstraint:
         """Return, for each next token, how many further tokens suffice to complete the text; inf if forbidden."""
         texts = self._token_texts(tail)
         states = np.full(len(texts.tokens), state, dtype=np.int32)
-        for position, n_longer in enumerate(texts.n_longer):
-            states[:n_longer] = self.automaton.table[states[:n_longer], texts.classes[:n_longer, position]]
+        for column in texts.columns:
+            states[: len(column)] = self.automaton.table[states[: len(column)], column]
         costs = np.full(self.vocab_size, inf, dtype=np.float32)
         for number in np.unique(texts.tails).tolist():
             rows = texts.tails == number
@@ -219,13 +219,12 @@ class CompletionConstraint:
                     texts.append((len(text), token, text, incomplete))
         texts.sort(key=lambda each: -each[0])
         lengths = np.array([length for length, *_ in texts], dtype=np.int64)
-        classes = np.zeros((len(texts), int(lengths.max(initial=0))), dtype=np.int64)
-        every = self.automaton.classes.of("".join(text for _, _, text, _ in texts))
-        classes[np.arange(classes.shape[1]) < lengths[:, None]] = every
-        n_longer = [int((lengths > position).sum()) for position in range(classes.shape[1])]
+        every = np.array(self.automaton.classes.of("".join(text for _, _, text, _ in texts)), dtype=np.int64)
+        starts = np.cumsum(lengths) - lengths
+        columns = [every[starts[lengths > place] + place] for place in range(lengths.max(initial=0))]
         tails = [self._tail_number(incomplete) for *_, incomplete in texts]
         tokens = np.array([token for _, token, *_ in texts], dtype=np.int64)
-        return TokenText(tokens, classes, n_longer, np.array(tails, dtype=np.int64))
+        return TokenText(tokens, columns, np.array(tails, dtype=np.int64))
 
     def _tail_number(self, tail: bytes) -> int:
         if tail not in self._tails:
