@@ -97,12 +97,31 @@ def test_one_of_two_columns_can_be_named(tmp_path: Path, columns: Columns) -> No
     assert contents == (["Text", "It"] if columns.source else ["Ask", "Text"])
 
 
-def test_conversations_with_calls_of_tools_are_dropped_and_counted(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ({"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}, "tool calls"),
+        ({"role": "assistant", "content": "Let me look.", "tool_calls": [{"id": "1"}]}, "tool calls"),
+        ({"role": "user", "content": [{"type": "text", "text": "Look"}, {"type": "image_url"}]}, "images"),
+    ],
+)
+def test_conversations_that_hold_more_than_text_are_dropped_and_counted(
+    tmp_path: Path, message: dict[str, object], reason: str
+) -> None:
     rows = [FORMATS["messages"](n) for n in range(N)]
-    call = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
-    rows.append({"messages": [{"role": "user", "content": "Ask"}, call, {"role": "assistant", "content": "It rains."}]})
+    rows.append({"messages": [{"role": "user", "content": "Ask"}, message, {"role": "assistant", "content": "Rain."}]})
     (dropped,) = opened(tmp_path, rows).report.dropped
-    assert "tool calls" in dropped.reason
+    assert reason in dropped.reason
+    assert dropped.count == 1
+
+
+def test_prompts_and_answers_may_be_data_in_json(tmp_path: Path) -> None:
+    def row(n: int) -> dict[str, object]:
+        return {"prompt": json.dumps([{"role": "cook", "name": f"Ann {n}"}]), "completion": json.dumps([{"age": n}])}
+
+    corpus = opened(tmp_path, map(row, range(N)))
+    read = [tuple(message.content for message in each.messages) for each in (*corpus.training, *corpus.held_out)]
+    assert sorted(read) == sorted(tuple(row(n).values()) for n in range(N))
 
 
 def test_long_conversations_are_dropped(tmp_path: Path) -> None:

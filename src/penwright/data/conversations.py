@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from penwright.data.paths import expand_archives
 from penwright.data.profiles import profiles_of
 from penwright.data.readers.hub import is_hub, open_hub
 from penwright.data.readers.layout import ANSWER_NAMES, INPUT_NAMES, INSTRUCTION_NAMES, PROMPT_NAMES
+from penwright.data.readers.records import are_messages
 from penwright.data.readers.tables import Table, find_table
 from penwright.data.rows import (
     BATCH,
@@ -46,8 +47,8 @@ MESSAGES_NAMES = ("messages", "conversations", "conversation")
 SYSTEM_NAMES = ("system_prompt", "system")  # column names for system messages
 SYSTEM = "system"
 ROLES = {"human": "user", "gpt": ASSISTANT, "chatgpt": ASSISTANT, "bot": ASSISTANT, "model": ASSISTANT}
-LIST = '[{"'  # the beginning of a list of messages in JSON
 TOOL_CALLS = Broken("tool calls, which are not supported")
+NOT_TEXT = Broken("parts other than text, such as images, which are not supported")
 BAD_MESSAGES = Broken("not a list of messages with role and content")
 NO_ANSWER = Broken("no answer from the assistant")
 REJECTED = Broken("rejected by the chat template")
@@ -96,7 +97,7 @@ def conversation_columns(
 def _kind(reading: ReadingOptions) -> RowKind[Conversation]:
     """Return the RowKind of conversations, whose two sides are everything before the last answer, and that answer."""
     return RowKind(
-        name=f"conversations {reading.template.source}",
+        name=f"conversations, version 2 {reading.template.source}",  # since 2, lists in JSON can be prompts and answers
         unit="conversation",
         chosen_by="their prompts",
         sources=_sources,
@@ -185,35 +186,37 @@ def _messages(row: Sequence[str]) -> list[Message] | Broken:
     if len(row) == 1:
         return _parsed(row[0])
     *prompts, answer = map(str.strip, row)
-    prompt = "\n\n".join(filter(None, prompts))
-    before = _parsed(prompt) if prompt.startswith(LIST) else [Message("user", prompt)]
-    after = _parsed(answer) if answer.startswith(LIST) else [Message(ASSISTANT, answer)]
+    before, after = _parsed("\n\n".join(filter(None, prompts)), "user"), _parsed(answer, ASSISTANT)
     return before if isinstance(before, Broken) else after if isinstance(after, Broken) else [*before, *after]
 
 
-def _parsed(text: str) -> list[Message] | Broken:
-    """Parse a JSON list of messages with the keys `role` and `content`, or `from` and `value`."""
+def _parsed(text: str, role: str = "") -> list[Message] | Broken:
+    """Parse a JSON list of messages with the keys `role` and `content`, or `from` and `value`.
+
+    If a `role` is given, any other text is one message of this role.
+    """
     try:
         messages = json.loads(text)
-        if any(each.get("tool_calls") and not each.get("content") for each in messages):
+        if role and not are_messages(messages):
+            return [Message(role, text)]
+        if any(each.get("tool_calls") for each in messages):
             return TOOL_CALLS
-        return [Message(_role(each.get("role", each.get("from"))), _content(each)) for each in messages]
-    except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+        contents = (each["content"] for each in messages if isinstance(each.get("content"), list))
+        if any(part["type"] != "text" for part in chain.from_iterable(contents)):
+            return NOT_TEXT
+        names = [each.get("role", each.get("from")).casefold() for each in messages]
+        return [Message(ROLES.get(name, name), _content(each)) for name, each in zip(names, messages, strict=True)]
+    except (ValueError, RecursionError):  # not JSON
+        return [Message(role, text)] if role else BAD_MESSAGES
+    except (TypeError, AttributeError, KeyError):
         return BAD_MESSAGES
 
 
-def _role(name: str) -> str:
-    return ROLES.get(name.casefold(), name.casefold())
-
-
-def _content(message: dict[str, object]) -> str:
+def _content(message: dict[str, Any]) -> str:
     """Return the text of a message. If it consists of parts, join their texts."""
     content = message.get("content", message.get("value"))
-    if isinstance(content, list):
-        return "".join(part["text"] for part in content if part.get("type") == "text")
-    if not isinstance(content, str):
-        raise TypeError(content)
-    return content.strip()
+    text: str = "".join(part["text"] for part in content) if isinstance(content, list) else content
+    return text.strip()
 
 
 def _hold_out(rows: Rows, keep: Mask, reading: ReadingOptions) -> Mask:

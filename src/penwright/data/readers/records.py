@@ -104,15 +104,14 @@ def _record(line: str) -> Record | Broken:
         record = json.loads(line)
     except (ValueError, RecursionError):
         return BLANK if not line or line.isspace() else BAD_JSON
-    return {"messages": record} if _are_messages(record) else record if isinstance(record, dict) else NO_RECORD
+    return {"messages": record} if are_messages(record) else record if isinstance(record, dict) else NO_RECORD
 
 
-def _are_messages(value: object) -> bool:
+def are_messages(value: object) -> bool:
     """Return whether a JSON value is a list of messages."""
     items = value if isinstance(value, list) else []
-    return bool(items) and all(
-        isinstance(each, dict) and ("role" in each or {"from", "value"} <= each.keys()) for each in items
-    )
+    keys = ({"role", "content"}, {"role", "tool_calls"}, {"from", "value"})
+    return bool(items) and all(isinstance(each, dict) and any(some <= each.keys() for some in keys) for each in items)
 
 
 def _values(file: SourceFile, *, is_list: bool) -> Iterator[Record | Broken]:
