@@ -30,6 +30,13 @@ def test_exported_writer_loads_in_transformers(penwright: Command, runs: Path, t
     assert transformers.AutoModelForCausalLM.from_pretrained(folder)(tokens).logits.isfinite().all()
 
 
+def test_run_made_of_a_classifier_has_its_ngrams(penwright: Command, runs: Path, tmp_path: Path) -> None:
+    done = penwright("export", runs / "classifier", "--to", "penwright", "--output", tmp_path / "copy")
+    assert done.returncode == 0, done.stderr
+    text = "a fine film, and not dull"
+    assert load(tmp_path / "copy").classify(text) == load(runs / "classifier").classify(text)
+
+
 def test_exported_translator_translates_in_ctranslate2(penwright: Command, runs: Path, tmp_path: Path) -> None:
     ctranslate2 = pytest.importorskip("ctranslate2", reason="the extra penwright[ctranslate2] is not installed")
     done = penwright("export", runs / "translator", "--to", "ctranslate2", "--output", tmp_path, "--precision", "int8")

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from shutil import copyfile
 from typing import Literal
 
 import torch
@@ -23,7 +24,7 @@ from penwright.model import EncoderOnly, Model
 from penwright.model.lora import merged
 from penwright.model.weights import load_weights, weights_of
 from penwright.run.checkpoints import Tensors
-from penwright.run.folder import CORPUS, Run
+from penwright.run.folder import CORPUS, LINEAR_FILE, Run
 from penwright.run.provenance import corpus_record, made_with
 from penwright.run.records import METRICS, finite_or_none, read_records
 from penwright.tasks import RunContext, scoring_of
@@ -219,6 +220,8 @@ def _save_run(run: OpenedRun, weights: Tensors, folder: Path) -> None:
     if isinstance(record.get("trained_from"), str):
         record["trained_from"] = Path(os.path.relpath(run.run.real_folder / record["trained_from"], folder)).as_posix()
     made.write_json(CORPUS, record)
+    if run.linear() is not None:
+        copyfile(run.run.folder / LINEAR_FILE, made.folder / LINEAR_FILE)
     made.checkpoints.made_with = made_with(made, recipe)
     step = run.best.step
     made.checkpoints.save(step, weights, {}, {"step": step, "total_steps": step, "best_step": step})
