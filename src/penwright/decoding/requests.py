@@ -88,6 +88,11 @@ def plan_of(
     no completion of one of the prompts can satisfy the settings.
     """
     n_new, banned = settings.max_new_tokens or MAX_NEW_TOKENS, never_generated(tokenizer)
+    if settings.min_new_tokens > n_new:
+        raise UsageError(
+            f"min_new_tokens is {settings.min_new_tokens}, but a completion has at most {n_new} tokens "
+            "(max_new_tokens). Lower min_new_tokens, or raise max_new_tokens"
+        )
     sampling = sampling_of(tokenizer, settings, banned, biases)
     guide = (
         CompletionConstraint(settings, tokenizer, prompts, n_new, check, end_ids)

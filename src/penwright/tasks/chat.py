@@ -91,7 +91,8 @@ def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
 
 def sample(context: RunContext) -> Sequence[Sample]:
     """Answer the prompts in the settings or, if the settings have no prompts, the first held-out prompts."""
-    generator, length = context.application, context.recipe.decoding.max_new_tokens or SAMPLE_TOKENS
+    generator, settings = context.application, context.recipe.decoding
+    length = max(settings.max_new_tokens or SAMPLE_TOKENS, settings.min_new_tokens)
     assert isinstance(generator, Generator)
     examples: list[tuple[Sequence[Message], str]] = [
         ([Message("user", prompt)], "") for prompt in context.recipe.training.prompts

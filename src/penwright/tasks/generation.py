@@ -101,8 +101,10 @@ def sample(context: RunContext) -> Sequence[Sample]:
     prompts = context.recipe.training.prompts or _default_prompts(context.corpus.held_out)
     generator = context.application
     assert isinstance(generator, Generator)
-    length = context.recipe.decoding.max_new_tokens or (FEW_TOKENS if context.is_slow else SAMPLE_TOKENS)
-    completions = generator.generate(prompts, context.recipe.decoding.model_copy(update={"max_new_tokens": length}))
+    settings = context.recipe.decoding
+    length = settings.max_new_tokens or (FEW_TOKENS if context.is_slow else SAMPLE_TOKENS)
+    longest = max(length, settings.min_new_tokens)
+    completions = generator.generate(prompts, settings.model_copy(update={"max_new_tokens": longest}))
     return [Sample(prompt, each.text) for prompt, each in zip(prompts, completions, strict=True)]
 
 

@@ -219,6 +219,12 @@ def test_min_new_tokens_delays_the_end_token(generator: Generator) -> None:
         assert len(completion.tokens) > 7
 
 
+@pytest.mark.parametrize("limits", [{"min_new_tokens": 20, "max_new_tokens": 5}, {"min_new_tokens": 500}])
+def test_min_new_tokens_above_the_maximum_is_refused(generator: Generator, limits: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match="min_new_tokens is"):
+        generator.generate("a ", **limits)
+
+
 def test_pattern_with_a_lone_surrogate_is_refused_or_its_branch_avoided(generator: Generator) -> None:
     with pytest.raises(UsageError):
         write(generator, pattern="\ud800")
