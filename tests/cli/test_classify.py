@@ -79,6 +79,15 @@ def test_spreadsheet_is_printed_with_new_columns(penwright: Command, runs: Path,
     assert broken.returncode == 1 and "is a Word document, not a table" in broken.stderr
 
 
+def test_test_files_of_a_folder_are_evaluated(penwright: Command, runs: Path, tmp_path: Path) -> None:
+    for name, n in (("train", 20), ("test", 6)):
+        (tmp_path / f"{name}.csv").write_text("text,label\n" + "a fine film,good\na dull film,bad\n" * (n // 2))
+    done = penwright("evaluate", runs / "classifier", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert f"evaluating on the test files: {tmp_path / 'test.csv'}" in done.stderr
+    assert "% of 6 examples" in done.stdout
+
+
 def test_table_that_would_be_huge_with_blank_cells_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "in.csv"
     path.write_text("a,b,c,d\n" + "x\n" * 25)

@@ -12,6 +12,7 @@ import pytest
 from penwright.data.paths import (
     describe_skipped,
     existing_file,
+    files_to_evaluate,
     relative_to_folder,
     resolve_from,
     suffix_of,
@@ -59,6 +60,29 @@ def test_file_name_too_long_for_the_system_is_refused():
 @pytest.mark.parametrize(("path", "suffix"), [("a/train.TSV.gz", ".tsv"), ("x.en", ".en"), ("x.gz", ""), ("x", "")])
 def test_suffix_ignores_gz(path, suffix):
     assert suffix_of(path) == suffix
+
+
+@pytest.mark.parametrize(
+    ("names", "chosen"),
+    [
+        ("train.csv test.csv validation.csv", "test.csv"),
+        ("train.txt dev.txt README.md", "dev.txt"),
+        ("train/pos/1.txt train/neg/2.txt test/pos/3.txt test/neg/4.txt notes.txt", "test"),
+        (".git/x.txt en.train.tsv en.test.tsv", "en.test.tsv"),
+        ("test.txt other.txt", ""),
+        ("train.txt", ""),
+    ],
+)
+def test_test_files_of_a_folder_or_archive(tmp_path, names, chosen):
+    with zipfile.ZipFile(tmp_path / "data.zip", "w") as archive:
+        for name in names.split():
+            (tmp_path / "data" / name).parent.mkdir(exist_ok=True, parents=True)
+            (tmp_path / "data" / name).write_text("x", encoding="utf-8")
+            archive.writestr(name, "x")
+    assert files_to_evaluate(str(tmp_path / "data")) == [str(tmp_path / "data" / chosen)]
+    assert files_to_evaluate(f"{tmp_path}/data/*.txt") == [f"{tmp_path}/data/*.txt"]
+    if "/" not in names:
+        assert files_to_evaluate(str(tmp_path / "data.zip")) == [str(tmp_path / "data.zip" / chosen)]
 
 
 def test_pattern_expands_to_the_matching_files(tmp_path):

@@ -4,8 +4,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from penwright.data.files import SourceFile, examine
-from penwright.data.paths import TEXT_SUFFIXES, TRAINING, describe_unread, suffix_of, training_files, visible_files
+from penwright.data.paths import TEXT_SUFFIXES, describe_unread, suffix_of, visible_files
 from penwright.data.readers.archives import data_members, is_archive
+from penwright.data.splits import TRAINING, training_files
 from penwright.errors import PenwrightError
 from penwright.text import count
 

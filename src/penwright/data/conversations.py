@@ -214,7 +214,7 @@ def _parsed(text: str, role: str = "") -> list[Message] | Broken:
 
 def _content(message: dict[str, Any]) -> str:
     """Return the text of a message. If it consists of parts, join their texts."""
-    content = message.get("content", message.get("value"))
+    content: Any = message.get("content", message.get("value"))
     text: str = "".join(part["text"] for part in content) if isinstance(content, list) else content
     return text.strip()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from penwright.data.readers.archives import archive_of, data_members, is_archive, members
 from penwright.data.readers.formats import unpacked_name
+from penwright.data.splits import TESTS, VALIDATION, files_of_split, training_files
 from penwright.errors import PenwrightError
 from penwright.storage import near_miss
 
@@ -24,8 +25,6 @@ STANDARD_INPUT = "-"
 IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".tif", ".tiff", ".bmp", ".heic")
 NEVER_TEXT = (*IMAGES, ".mp3", ".wav", ".mp4", ".zip", ".tar", ".7z", ".rar")
 HUB = "hub:"
-TRAINING = {"train", "training"}
-SPLITS = {*TRAINING, "test", "testing", "dev", "valid", "val", "validation", "eval"}
 WILDCARD = re.compile(r"[*?\[]")
 PIPE = re.compile(r"/dev/(stdin|fd/\d+)|/proc/self/fd/\d+")  # the paths that a shell substitutes for `<(...)`
 LONGEST_SHOWN = 300  # maximum length of a path in a message, in characters
@@ -121,17 +120,18 @@ def _parts_of(path: str) -> list[Path]:
     return [] if set(others) - set(tables) else tables
 
 
-def training_files(path: str | Path, files: Sequence[Path]) -> list[Path]:
-    """Return the files of the training split, if the names in a folder or archive say so (train.csv, test.csv).
+def files_to_evaluate(path: str) -> list[str]:
+    """Return the test files or test folders in a folder or archive that also has training files or folders.
 
-    Otherwise, return all files.
+    Without test files, return the validation files. If the names say nothing about splits, return the path itself.
     """
-    if is_pattern(path):
-        return list(files)
-    words = [re.split(r"[\W\d_]+", str(file.relative_to(path)).lower()) for file in files]
-    splits = [next((word for word in reversed(each) if word in SPLITS), "") for each in words]
-    is_divided = 2 * splits.count("") <= len(splits) and TRAINING & {*splits} and {*splits} - TRAINING - {""}
-    return [file for file, split in zip(files, splits, strict=True) if not is_divided or split in TRAINING]
+    entries = sorted(Path(path).iterdir()) if is_folder(path) else []
+    folders = [each for each in entries if each.is_dir() and not each.name.startswith(".")]
+    for parts in (folders, _files_in(Path(path)) if entries or is_archive(path) else []):
+        for names in (TESTS, VALIDATION):
+            if found := files_of_split(path, parts, names):
+                return list(map(str, found))
+    return [path]
 
 
 def describe_other_splits(path: str) -> str:

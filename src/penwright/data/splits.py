@@ -1,6 +1,8 @@
-"""Held-out splits, chosen by hashes of the content. They do not depend on the order of the content."""
+"""Held-out splits: named by files, or chosen by hashes of the content, whatever its order."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +17,27 @@ Groups = Hashes | None  # the group of each item; None: items have no groups
 DEFAULT_FRACTION = 0.1
 TOO_MANY = 2  # if a selection exceeds the requested size by more than this factor, select groups one by one
 ENOUGH_FOR_ONE = 0.3  # a class gets a held-out row if its size times the held-out share is at least this
+TRAINING, TESTS = {"train", "training"}, {"test", "testing"}  # words in the names of files and folders
+VALIDATION = {"dev", "valid", "val", "validation", "eval"}
+
+
+def files_of_split(folder: str | Path, files: Sequence[Path], split: Collection[str]) -> list[Path]:
+    """Return the files in a folder or archive with a word of this split in their names, such as TESTS for test.csv.
+
+    Return [] unless the names tell training files from others. `folder` may also be a pattern, whose files are alike.
+    """
+    if not all(file.is_relative_to(folder) for file in files):
+        return []
+    words = [re.split(r"[\W\d_]+", str(file.relative_to(folder)).lower()) for file in files]
+    known = TRAINING | TESTS | VALIDATION
+    splits = [next((word for word in reversed(each) if word in known), "") for each in words]
+    is_divided = 2 * splits.count("") <= len(splits) and TRAINING & {*splits} and {*splits} - TRAINING - {""}
+    return [file for file, each in zip(files, splits, strict=True) if is_divided and each in split]
+
+
+def training_files(folder: str | Path, files: Sequence[Path]) -> list[Path]:
+    """Return the training files in a folder or archive, if the names tell them from others; otherwise all files."""
+    return files_of_split(folder, files, TRAINING) or list(files)
 
 
 def shuffled(hashes: Hashes, seed: int) -> Hashes:

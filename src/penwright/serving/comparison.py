@@ -148,8 +148,8 @@ def _answer(application: Application, body: EarlyRequest) -> str:
     """Return the answer without sampling, so that answers differ only because of the weights."""
     match application:
         case Generator():
-            limits = {"min_new_tokens": 0, "max_new_tokens": body.max_new_tokens}
-            (text,) = application.generate(body.text, temperature=0, **limits)
+            n = body.max_new_tokens
+            (text,) = application.generate(body.text, temperature=0, min_new_tokens=0, max_new_tokens=n)
             return text.text
         case Translator():
             (translation,) = application.translate([body.text], beam_size=1)

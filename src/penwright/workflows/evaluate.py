@@ -14,7 +14,7 @@ import torch
 from penwright.application import languages_of
 from penwright.config import Precision, Recipe, Table, merge, validate
 from penwright.data.corpus import Document, Labelled
-from penwright.data.paths import is_pattern, resolve_from
+from penwright.data.paths import files_to_evaluate, is_pattern, resolve_from
 from penwright.data.readers.hub import is_hub
 from penwright.devices import CPU, usable_device
 from penwright.errors import PenwrightError, PenwrightWarning, Say, UsageError, say_nothing
@@ -147,9 +147,12 @@ def evaluate(
     torch_device, original = usable_device(device), open_run(folder)
     recipe = validate(Recipe, merge(original.recipe.model_dump(exclude_none=True), changes or {}), str(folder))
     opened_run = original._replace(recipe=recipe)
-    corpus = open_corpus_of(opened_run, paths)
+    files = [file for path in paths for file in files_to_evaluate(path)]
+    if files != [*paths]:
+        say(f"evaluating on the test files: {', '.join(files[:3])}{' and more' if len(files) > 3 else ''}")
+    corpus = open_corpus_of(opened_run, files)
     if paths:
-        opened_run, corpus = _in_trained_direction(opened_run, corpus, paths)
+        opened_run, corpus = _in_trained_direction(opened_run, corpus, files)
         for note in [*corpus.report.notes, *_repeated_texts(original, corpus)]:
             say(note)
     context = evaluation_context(
