@@ -93,11 +93,13 @@ def test_label_separator_is_inferred(tmp_path: Path, separator: str) -> None:
 
 def test_label_lists_in_json_lines_are_inferred(tmp_path: Path) -> None:
     path = tmp_path / "films.jsonl"
-    lines = [json.dumps({"text": text, "labels": labels}) for text, labels in labelled_texts()]
+    texts = [*labelled_texts(), *((f"a film about nothing {n}", []) for n in range(30))]
+    lines = [json.dumps({"text": text, "labels": labels}) for text, labels in texts]
     path.write_text("\n".join(lines), encoding="utf-8")
     corpus = open_labelled([path])
     assert corpus.label_kind == LabelKind("multi_label_classification")
-    assert {example.labels for example in corpus.training} == {tuple(labels) for labels in SETS}
+    assert {example.labels for example in corpus.training} == {(), *(tuple(labels) for labels in SETS)}
+    assert len(corpus.training) + len(corpus.held_out) == len(texts)
 
 
 def test_cells_are_parsed_as_label_sets() -> None:

@@ -91,7 +91,8 @@ def test_columns_of_validation_files_change_the_fingerprint(tmp_path: Path) -> N
     assert len(found) == 2
 
 
-def test_fingerprints_of_version_1_are_not_used_again() -> None:
-    """Version 1 dropped texts with the labels `[]`, so its cached tokens have other labels."""
-    before = hashlib.sha256(json.dumps([1, [], {"task": "labelled texts"}]).encode()).hexdigest()
+@pytest.mark.parametrize("version", [1, 2])
+def test_fingerprints_of_earlier_versions_are_not_used_again(version: int) -> None:
+    """They dropped texts with the labels `[]` (version 2 in JSON only), so their cached tokens have other labels."""
+    before = hashlib.sha256(json.dumps([version, [], {"task": "labelled texts"}]).encode()).hexdigest()
     assert fingerprint_of([], task="labelled texts") != before

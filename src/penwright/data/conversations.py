@@ -97,7 +97,7 @@ def conversation_columns(
 def _kind(reading: ReadingOptions) -> RowKind[Conversation]:
     """Return the RowKind of conversations, whose two sides are everything before the last answer, and that answer."""
     return RowKind(
-        name=f"conversations, version 2 {reading.template.source}",  # since 2, lists in JSON can be prompts and answers
+        name=f"conversations {reading.template.source}",
         unit="conversation",
         chosen_by="their prompts",
         sources=_sources,

@@ -224,7 +224,7 @@ def _text(value: object) -> str | Broken:
         return json.dumps(value)
     if isinstance(value, list) and len(value) == 1 and not isinstance(value[0], dict):
         return _text(value[0])
-    if isinstance(value, list) and value:
+    if isinstance(value, list):
         return json.dumps(value, ensure_ascii=False, default=str)
     return str(value) if isinstance(value, date | time | Decimal | UUID) else NO_TEXT
 
