@@ -125,9 +125,9 @@ def files_to_evaluate(path: str) -> list[str]:
 
     Without test files, return the validation files. If the names say nothing about splits, return the path itself.
     """
-    entries = sorted(Path(path).iterdir()) if is_folder(path) else []
-    folders = [each for each in entries if each.is_dir() and not each.name.startswith(".")]
-    for parts in (folders, _files_in(Path(path)) if entries or is_archive(path) else []):
+    files = _files_in(Path(path)) if is_folder(path) or is_archive(path) else []
+    inner = {file.relative_to(path).parts[0] for file in files if file.parent != Path(path) and is_folder(path)}
+    for parts in ([Path(path, name) for name in sorted(inner)], files):
         for names in (TESTS, VALIDATION):
             if found := files_of_split(path, parts, names):
                 return list(map(str, found))
