@@ -418,6 +418,16 @@ def test_score_that_is_not_finite_does_not_beat_the_baselines(trained_run: Path)
     assert message.startswith("not beaten: nats per token 3.000") and "The model has nan, and needs more" in message
 
 
+def test_fine_tuned_writer_worse_than_n_grams_may_do_better_from_scratch(trained_run: Path) -> None:
+    run = Run(trained_run)
+    run.append("metrics.jsonl", {"step": 10**6, "nats per token": 4.0, "epoch": 0.1})
+    ngrams, base = (
+        Score("nats per token", 3.0, note=note) for note in ("Kneser-Ney 5-gram", "base, before fine-tuning")
+    )
+    first, second = unbeaten(run, 10**6, ngrams, base)
+    assert first.endswith("more text, or no --from") and second.endswith("more text")
+
+
 def test_model_is_not_judged_by_differences_that_may_be_due_to_chance(trained_run: Path) -> None:
     run = Run(trained_run)
     for step in (0, 10**6):

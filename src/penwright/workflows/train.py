@@ -232,8 +232,7 @@ def fit(
     if context.recipe.finetuning and evaluates_first(context, resumes=bool(run.checkpoints.all())):
         start = session.evaluate_now()  # saves the checkpoint of step 0, which is the best so far
         note = f"{context.recipe.finetuning.base}, before fine-tuning"
-        # the score that ranks checkpoints, and the nats per token
-        for score in dict.fromkeys([start[0], start[-1]]) if not context.is_trained else ():
+        for score in dict.fromkeys([start[0], start[-1]]) if not context.is_trained else ():  # ranking score, nats
             to_beat = [*to_beat, score._replace(note=note)]
             notify(observers, "message", f"to beat: {score.name} {score.value:.3f} ({note})")
     n_threads = trainer.machine.decoding_threads or torch.get_num_threads()
@@ -286,8 +285,9 @@ def _unbeaten(run: Run, context: RunContext, step: int, baselines: Sequence[Scor
     if baselines and context.recipe.task == "classify" and n < FEWEST_JUDGED:
         yield f"{count(n, 'held-out text')}: too few to tell whether the model beats its baselines"
         return
-    scores = next((record for record in run.records(METRICS) if record["step"] == step), {})
-    is_too_long = is_overfitted(run.records(METRICS), run.checkpoints.last_step(), step)
+    history = run.records(METRICS)
+    scores = next((record for record in history if record["step"] == step), {})
+    needs = "more text" if is_overfitted(history, run.checkpoints.last_step(), step) else "more minutes, or more text"
     errors = {(each.note, each.higher_is_better): each.standard_error for each in baselines if each.standard_error}
     for baseline in (each for each in baselines if each.name in scores):
         value, error = scores[baseline.name], errors.get((baseline.note, baseline.higher_is_better), 0.0)
@@ -295,6 +295,6 @@ def _unbeaten(run: Run, context: RunContext, step: int, baselines: Sequence[Scor
         is_perfect = score.higher_is_better and score.value >= 100  # scores where higher is better are percentages
         is_alike = abs(score.value - baseline.value) <= error and not is_unchanged
         if not is_perfect and not is_alike and not score.beats(baseline.value):
-            has = f"has {score.value:.3f}{', as before fine-tuning' if is_unchanged else ''}"
-            unbeaten = f"not beaten: {baseline.name} {baseline.value:.3f} ({baseline.note})"
-            yield f"{unbeaten}. The model {has}, and needs {'' if is_too_long else 'more minutes, or '}more text"
+            has = f"The model has {score.value:.3f}{', as before fine-tuning' if is_unchanged else ''}"
+            other = ", or no --from" * ("5-gram" in baseline.note and context.recipe.finetuning is not None)
+            yield f"not beaten: {baseline.name} {baseline.value:.3f} ({baseline.note}). {has}, and needs {needs}{other}"
