@@ -20,6 +20,7 @@ from penwright.model import HEAD, Model
 from penwright.model.weights import start_from, weights_for
 from penwright.run.provenance import MAY_CHANGE, corpus_record
 from penwright.tasks import TASKS, AnyCorpus, RunContext, kept_training_tokens, reading_of, token_store
+from penwright.text import words
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.vocabulary import extended, trimmed
 from penwright.training.auto.planner import FEW_LABELS
@@ -119,25 +120,29 @@ def require_suitable(recipe: Recipe, corpus: AnyCorpus, tokenizer: Tokenizer | N
 
 
 def _unknown_text(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[str]:
-    """Yield a notice if some characters are unknown to an existing tokenizer. Raise PenwrightError if many are."""
+    """Yield a notice if some characters are unknown to an existing tokenizer. Raise PenwrightError if many are.
+
+    WordPiece replaces a whole word by <unk> if one of its characters is unknown, so all of its characters count.
+    """
     if tokenizer.unknown_id is None:
         return
-    n_read, counts = 0, Counter[str]()
+    n_read, counts, is_by_word = 0, Counter[str](), tokenizer.kind == "wordpiece"
     for text in texts:
-        counts.update(text)
+        counts.update(words(text) if is_by_word else text)
         n_read += len(text)
         if n_read >= SAMPLE:
             break
-    unknown = tokenizer.unknown_characters(" ".join(counts))
-    share = sum(counts[character] for character in unknown) / max(1, n_read)
+    unknown = tokenizer.unknown_characters(" ".join(dict.fromkeys("".join(counts))))
+    share = sum(len(part) * n for part, n in counts.items() if not {*part}.isdisjoint(unknown)) / max(1, n_read)
     shown = " ".join(character for character in unknown[:10] if character.isprintable())
+    are = f"{'in words with characters ' * is_by_word}unknown to the tokenizer"
     if share > MOST_UNKNOWN:
         raise PenwrightError(
-            f"{100 * share:.0f} % of the characters of this text are unknown to the tokenizer ({shown}). "
-            "Train a new run on this text, without --from and --tokenizer"
+            f"{100 * share:.0f} % of the characters of this text are {are} ({shown}). Train a new run on this text, "
+            "without --from and --tokenizer, or add more tokens to a base with subwords (--add-tokens)"
         )
     if unknown:
-        yield f"{100 * share:.2g} % of the characters are unknown to the tokenizer, and become <unk>: {shown}"
+        yield f"{100 * share:.2g} % of the characters are {are}, and become <unk>: {shown}"
 
 
 def _finely_split_text(base: OpenedRun, texts: Iterable[str]) -> Iterator[str]:
