@@ -152,6 +152,7 @@ def test_pruning_deletes_only_penwrights_own_names(parent: Path) -> None:
         "step-abc",
         "step-1e3",
         "step-12",
+        "step-000000012",
         "step-00000009.backup",
         "step-00000009.tmp-mine",
         "mine.tmp-1",

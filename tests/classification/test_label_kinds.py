@@ -3,7 +3,9 @@
 import csv
 import io
 import json
+from math import log, sqrt
 from pathlib import Path
+from statistics import NormalDist
 from unittest.mock import Mock
 
 import numpy as np
@@ -261,7 +263,9 @@ def test_regression_metrics() -> None:
     assert correlation(truth, np.ones(4)) == 0
     pearson, spearman, error, nats = regression_scores(truth**3, truth, 1.0)
     assert spearman.value == pytest.approx(1) and 0.8 < pearson.value < 1 and error.value == pytest.approx(18)
-    assert nats.value > regression_scores(truth, truth, 1.0)[-1].value
+    assert pearson.standard_error == pytest.approx((1 - pearson.value**2) / sqrt(3))
+    nats = regression_scores(truth + 6, truth, 2.0)[-1]
+    assert nats.value == pytest.approx(-log(NormalDist().pdf(3))), "all predictions are 3 deviations off"
 
 
 def baselines_of(opened: OpenedRun, corpus: AnyCorpus) -> dict[str, float]:

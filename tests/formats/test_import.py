@@ -237,6 +237,18 @@ def test_truncated_shard_is_named(llama: Path, tmp_path: Path) -> None:
     assert_import_is_refused(llama, tmp_path, r"model-1\.safetensors.*Download the file again")
 
 
+@pytest.mark.parametrize("index", [{}, {"weight_map": {}}, {"weight_map": {"lm_head.weight": 3}}])
+def test_index_without_the_names_of_files_is_refused(index: Table, llama: Path, tmp_path: Path) -> None:
+    write(llama / "model.safetensors.index.json", index)
+    assert_import_is_refused(llama, tmp_path, "has no weight_map")
+
+
+def test_unsupported_type_of_a_tensor_is_named(llama: Path, tmp_path: Path) -> None:
+    tensors = load_file(llama / "model.safetensors")
+    save_file({name: tensor.double() for name, tensor in tensors.items()}, llama / "model.safetensors")
+    assert_import_is_refused(llama, tmp_path, r"is of type torch\.float64, which is not supported")
+
+
 @pytest.mark.parametrize("name", ["../outside.safetensors", "/etc/passwd"])
 def test_shards_outside_the_folder_are_refused(name: str, llama: Path, tmp_path: Path) -> None:
     (llama / "model.safetensors").rename(tmp_path / "outside.safetensors")
@@ -1040,6 +1052,31 @@ def test_damaged_gguf_file_is_refused(damage, message, saved_gguf: Path, tmp_pat
     path = tmp_path / "model.gguf"
     path.write_bytes(damage(saved_gguf.read_bytes()))
     assert_import_is_refused(path, tmp_path, message)
+
+
+def gguf_header(value: bytes, n_tensors: int = 0) -> bytes:
+    """Return the beginning of a GGUF file with a single key, `general.alignment`, whose type precedes its value."""
+    key = b"general.alignment"
+    return b"GGUF" + struct.pack("<IQQQ", 3, n_tensors, 1, len(key)) + key + value
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (gguf_header(struct.pack("<II", 4, 0)), "general.alignment = 0"),
+        (gguf_header(struct.pack("<IQ", 8, 2) + b"32"), "general.alignment = '32'"),
+        (gguf_header(struct.pack("<II", 77, 0)), "a value of type 77"),
+        (gguf_header(struct.pack("<IIQ", 9, 9, 1)), "an array of 1 values"),
+        (gguf_header(struct.pack("<IIQ", 9, 0, 1 << 23) + bytes(1 << 23)), "an array of 8,388,608 values"),
+        (gguf_header(struct.pack("<IQ", 8, 1 << 60)), "a string of 1,152,921,504,606,846,976 bytes"),
+        (gguf_header(struct.pack("<IIQI", 4, 32, 0, 5), 1), "a tensor of 5 dimensions"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_implausible_gguf_header_is_refused(content: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").write_bytes(content)
+    with pytest.raises(PenwrightError, match=f"cannot be read as GGUF: .*{message}"):
+        GGUFFile(tmp_path / "model.gguf")
 
 
 def test_split_gguf_file_is_refused_until_it_is_merged(saved_gguf: Path, tmp_path: Path) -> None:

@@ -130,8 +130,6 @@ class Trainer:
             self.state.seconds = self.seconds if self.ranks.size > 1 else monotonic() - self.began
             self.budget.settle()
             yield report
-            if self.ranks.size == 1:
-                self.state.seconds = monotonic() - self.began  # the time of evaluations between steps counts too
 
     def synchronize(self) -> None:
         """Send the counters of rank 0 to the other ranks, which wait for them."""
