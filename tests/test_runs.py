@@ -60,6 +60,16 @@ def test_damaged_checkpoint_falls_back_to_the_previous_one(run: Run, name: str, 
     assert "step-00000002" in warnings[0]
 
 
+@pytest.mark.parametrize("content", [b"", b"abc", b"\xff" * 8, (90).to_bytes(8, "little") + b"{}", bytes(8)])
+def test_weights_without_a_readable_header_are_damaged(run: Run, content: bytes) -> None:
+    save(run, 1)
+    checkpoint = run.checkpoints.all()[0]
+    assert checkpoint.shapes() == {"w": (1000,)}
+    (checkpoint.folder / "model.safetensors").write_bytes(content)
+    with pytest.raises(DamagedCheckpoint, match=r"model\.safetensors cannot be read"):
+        checkpoint.shapes()
+
+
 def test_run_with_only_damaged_checkpoints_is_refused(run: Run) -> None:
     save(run, 1)
     empty_file(run, 1, "model.safetensors")

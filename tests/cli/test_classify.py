@@ -384,10 +384,10 @@ def test_final_linear_part_is_fitted_on_held_out_texts_too(
     assert whole.vectorizer.idf.sum() != measuring.vectorizer.idf.sum()
     used = load_classifier(run).linear
     assert used is not None and torch.equal(used.coefficients.weights, whole.coefficients.weights)
-    measured = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
-    if Run.open(run).checkpoints.best_step() == measured["step"]:
-        nats = json.loads(penwright("evaluate", run, "--json").stdout)[2]["value"]
-        assert nats == pytest.approx(measured["nats per text"])
+    opened = Run.open(run)
+    measured = {record["step"]: record["nats per text"] for record in opened.records("metrics.jsonl")}
+    nats = json.loads(penwright("evaluate", run, "--json").stdout)[2]["value"]
+    assert nats == pytest.approx(measured[opened.checkpoints.best_step()])
     seen = json.loads(penwright("evaluate", run, corpora / "labels.csv", "--json").stdout)[2]
     baseline = {each["name"]: each["value"] for each in seen["baselines"]}
     assert baseline["linear classifier of n-grams"] > 0

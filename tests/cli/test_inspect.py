@@ -68,6 +68,7 @@ def test_json_equals_the_apis_records(penwright, runs: Path, kind: str) -> None:
 def test_top_table_shows_probability_surprisal_and_rank(penwright, runs: Path) -> None:
     scores = Inspector(penwright_package.load(runs / "writer")).token_scores("It was", k=2)
     lines = penwright("inspect", runs / "writer", "It was", "--top", 2).stdout.split("\n")
+    assert len(lines) > len(scores.tokens) > 3
     for line, token, log_prob, rank in zip(lines[1:], scores.tokens, scores.log_probs, scores.ranks, strict=False):
         assert line.split()[:4] == [
             visible(token.text).replace(" ", "␣"),

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from penwright.config import Table
 from penwright.decoding.batches import TargetBatch
-from penwright.decoding.beam_search import beam_search
+from penwright.decoding.beam_search import MIN_PATIENCE, beam_search
 from penwright.decoding.hypotheses import BeamSettings, Hypothesis
 from penwright.errors import PenwrightError
 from penwright.model.transformer import EncoderDecoder
@@ -125,6 +125,12 @@ def test_beam_patience_waits_for_longer_hypotheses(patience: float, n_tokens: in
     steps = [(0.35, 0.6), *[(0.4, 0.25)] * 7, *[(0.99, 0.001)] * 99, (0.001, 0.99)]
     ((found,),) = beam_search(FakeModel(*steps), [len(steps)], BeamSettings(2, beam_patience=patience), end_id=END)
     assert found.tokens == (0,) * n_tokens
+
+
+def test_short_hypotheses_may_grow_by_some_tokens_without_patience() -> None:
+    steps = [(0.35, 0.6), *[(0.99, 0.001)] * MIN_PATIENCE, (0.001, 0.99)]
+    ((found,),) = beam_search(FakeModel(*steps), [len(steps)], BeamSettings(2, beam_patience=0.0), end_id=END)
+    assert found.tokens == (0,) * (MIN_PATIENCE + 1)
 
 
 def test_search_stops_when_no_better_hypothesis_is_possible() -> None:

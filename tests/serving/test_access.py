@@ -8,11 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import pytest
 
@@ -32,7 +34,10 @@ class Answer(NamedTuple):
     text: str
 
 
-def ask(address: str, path: str, method: str = "GET", body: bytes | None = None, **headers: str) -> Answer:
+Body = bytes | Iterator[bytes] | None
+
+
+def ask(address: str, path: str, method: str = "GET", body: Body = None, **headers: str) -> Answer:
     host, port = address.removeprefix("http://").split(":")
     connection = HTTPConnection(host, int(port), timeout=20)
     try:
@@ -54,7 +59,8 @@ def test_unknown_host_headers_are_refused(server: RunningServer) -> None:
     host = server.address.removeprefix("http://")
     port = host.split(":")[1]
     assert ask(server.address, "/health").status == 200
-    assert ask(server.address, "/health", Host=f"localhost:{port}").status == 200
+    for name in ("localhost", "LocalHost"):
+        assert ask(server.address, "/health", Host=f"{name}:{port}").status == 200
     for other in ("evil.example", f"evil.example:{port}", "127.0.0.1", f"localhost.evil.example:{port}", ""):
         assert ask(server.address, "/v1/models", Host=other).status == 403
 
@@ -82,6 +88,7 @@ def test_responses_have_security_headers_and_no_cors(server: RunningServer) -> N
         headers = ask(server.address, path).headers
         assert "default-src 'self'" in headers["content-security-policy"]
         assert headers["x-content-type-options"] == "nosniff"
+        assert headers["x-frame-options"] == "DENY" and "frame-ancestors 'none'" in headers["content-security-policy"]
         assert not [name for name in headers if name.startswith("access-control")]
 
 
@@ -116,12 +123,19 @@ def test_libretranslate_clients_may_send_the_key_in_the_body(key_protected: str)
     assert ask(key_protected, "/translate", "POST", body, Content_Type="application/json").status == 200
 
 
+def test_key_in_the_address_is_accepted_only_from_libretranslate_clients(key_protected: str) -> None:
+    assert ask(key_protected, f"/languages?api_key={quote(KEY)}").status == 200
+    assert ask(key_protected, f"/v1/models?api_key={quote(KEY)}").status == 401, "addresses are often logged"
+
+
 def test_oversized_body_is_refused(start_server: StartServer) -> None:
     address = start_server(max_body_bytes=2000).address
     found = ask(address, "/v1/completions", "POST", b"x" * 2001)
     assert found.status == 413 and "max_body_bytes" in found.text
     claimed = ask(address, "/v1/completions", "POST", b"{}", Content_Length="10000000000")
     assert claimed.status == 413
+    chunked = ask(address, "/v1/completions", "POST", iter([b"x" * 1500] * 2))  # sent without a Content-Length
+    assert chunked.status == 413
 
 
 LONG, MANY = "a" * 101, ["a"] * 4

@@ -357,6 +357,16 @@ def test_noisy_scores_do_not_end_a_run(run: Run, make_trainer: MakeTrainer) -> N
     assert trainer.state.step == 20
 
 
+def test_lower_loss_before_the_first_step_is_not_a_sign_of_overfitting(run: Run, make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer(
+        training={"steps": 20, "evaluate_every": 4, "cooldown_on_overfitting": True}, schedule=HALF_COOLDOWN
+    )
+    session = session_of(run, trainer, [1.0, 3.0, 2.9, 2.8, 2.7, 2.6], Recorder(), "nats per token")
+    session.evaluate_now()  # as before fine-tuning
+    session.fit()
+    assert trainer.state.step == 20
+
+
 def test_overfitting_is_ignored_by_default(run: Run, make_trainer: MakeTrainer) -> None:
     trainer = make_trainer(training={"steps": 20, "evaluate_every": 4}, schedule=HALF_COOLDOWN)
     session_of(run, trainer, [1.0, 3.0, 3.0, 3.0, 3.0], Recorder(), "nats per token").fit()
