@@ -177,6 +177,13 @@ def test_top_n_sigma_does_not_depend_on_temperature(values: list[float], n: floa
     assert torch.equal(warmed[clear], (logits > edge)[clear])
 
 
+def test_top_n_sigma_does_not_depend_on_banned_tokens() -> None:
+    logits = row([3.0, 2.0, 1.0, 0.0])  # the standard deviation is 1.118, so the edge is 0.88
+    assert kept(keep_top_n_sigma(logits, 1.9)).tolist() == [[True, True, True, False]]
+    more = ban(row([3.0, 2.0, 1.0, 0.0, 5.0, -9.0]), (4, 5))
+    assert kept(keep_top_n_sigma(more, 1.9)).tolist() == [[True, True, True, False, False, False]]
+
+
 @pytest.mark.parametrize("rows", [[True, False], [False, True]])
 def test_xtc_keeps_the_least_likely_top_choice_and_all_unlikely_tokens(rows: list[bool]) -> None:
     logits = distribution(0.3, 0.4, 0.05, 0.25).expand(2, -1)
