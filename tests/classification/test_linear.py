@@ -364,6 +364,11 @@ def test_file_that_is_not_a_classifier_is_refused(tmp_path: Path) -> None:
     path.symlink_to(other)
     with pytest.raises(PenwrightError, match="link"):
         LinearClassifier.load(path, 2)
+    tensors = load_file(other)
+    for name in ("keys", "weights"):
+        save_file(tensors | {name: tensors[name].double()}, other)
+        with pytest.raises(PenwrightError, match="not a linear classifier with 2 labels"):
+            LinearClassifier.load(other, 2)
 
 
 def test_logits_are_weights_times_features_plus_bias() -> None:
