@@ -3,7 +3,7 @@
 from math import sqrt
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from penwright.classification.fitting import NgramRows
 from penwright.classification.linear import LinearClassifier, out_of_fold
 from penwright.classification.ngrams import WORD_BIT, NgramVectorizer, count_ngrams
 from penwright.classification.solver import Coefficients, SparseRows, Targets, fit_coefficients
+from penwright.config import ProblemType
 from penwright.devices import with_threads
 from penwright.errors import PenwrightError
 
@@ -59,6 +60,15 @@ def test_coefficients_minimize_the_penalized_loss() -> None:
     optimizer.step(closure)  # type: ignore[arg-type]
     least = float(loss(weights, bias).detach())
     assert least <= float(loss(*(part.double() for part in found[:2]))) <= (1 + solver.TOLERANCE) * least
+
+
+@pytest.mark.parametrize("problem", get_args(ProblemType))
+def test_errors_are_the_derivative_of_the_loss(problem: ProblemType) -> None:
+    logits, direction = torch.randn(2, 6, 3, dtype=torch.double)
+    targets = torch.arange(6) % 3 if problem == solver.SINGLE else torch.rand(6, 3, dtype=torch.double)
+    _, errors = solver.loss_and_errors(logits, targets, problem)
+    more, less = (solver.loss_and_errors(logits + step * direction, targets, problem)[0] for step in (1e-5, -1e-5))
+    assert (more - less) / 2e-5 == pytest.approx(float((errors * direction).sum() / 6), rel=1e-4)
 
 
 def test_small_fit_uses_one_thread_and_equals_other_fits(monkeypatch: pytest.MonkeyPatch) -> None:
