@@ -21,6 +21,18 @@ def test_view_is_saved_as_svg_and_png(name: str, tmp_path: Path) -> None:
         assert (tmp_path / f"view{ending}").read_bytes().startswith(start)
 
 
+def test_picture_of_a_long_text_is_coarser_or_refused() -> None:
+    def text(n: int) -> dict[str, object]:
+        return {"tokens": samples.text(1) * n, "log_probs": -np.ones(n)}
+
+    from PIL import Image
+
+    picture = Image.open(io.BytesIO(pictures.render("text", text(1700), ".png")))
+    assert max(picture.size) < 2**16
+    with pytest.raises(UsageError, match=r"too large for a \.png"):
+        pictures.render("text", text(6000), ".png")
+
+
 def test_rendering_is_deterministic() -> None:
     assert len({pictures.render("head", samples.head(), ".svg") for _ in range(2)}) == 1
 

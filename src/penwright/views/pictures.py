@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ENDINGS = (".svg", ".png")
+RESOLUTION = 200.0  # pixels per inch
+COARSEST = 60  # minimum number of pixels per inch at which small text can be read
+MOST_PIXELS_ALONG = 65_000  # maximum width and height of a .png in pixels; matplotlib draws less than 2^16
+MOST_PIXELS = 100_000_000  # maximum number of pixels of a .png
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "penwright",  # a fixed salt, so that identical pictures are saved as identical files
@@ -32,7 +36,7 @@ STYLE: dict[Any, Any] = {
     "axes.spines.right": False,
     "axes.linewidth": 0.6,
     "legend.frameon": False,
-    "figure.dpi": 200,
+    "figure.dpi": RESOLUTION,
 }
 Drawing = Callable[["Figure", Mapping[str, Any]], None]
 
@@ -57,8 +61,22 @@ def render(name: str, data: Mapping[str, Any], ending: str) -> bytes:
         DRAWINGS[name](figure, data)
         ink.choose_fonts(figure, stays_text=ending == ".svg")
         metadata = {"Date": None} if ending == ".svg" else None
-        figure.savefig(out, format=ending[1:], metadata=metadata)
+        width, height = figure.get_size_inches()
+        figure.savefig(out, format=ending[1:], metadata=metadata, dpi=_resolution(width, height, ending))
     return out.getvalue()
+
+
+def _resolution(width: float, height: float, ending: str) -> float:
+    """Return the number of pixels per inch of a picture of this size in inches: fewer if it is very large.
+
+    Raises UsageError for a .png in which no text could be read.
+    """
+    if ending == ".svg":
+        return RESOLUTION
+    resolution = min(RESOLUTION, MOST_PIXELS_ALONG / max(width, height), (MOST_PIXELS / (width * height)) ** 0.5)
+    if resolution < COARSEST:
+        raise UsageError("the picture is too large for a .png file. Save it as .svg or .html, or show less data")
+    return resolution
 
 
 def _matrix(figure: "Figure", data: Mapping[str, Any]) -> None:
