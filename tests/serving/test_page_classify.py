@@ -87,6 +87,19 @@ def test_opened_table_is_classified_sorted_and_saved(visit: Any, server: Any) ->
     assert saved[1].startswith('"a fine, ""old"" film",good,')
 
 
+def test_files_in_other_encodings_are_decoded_or_refused(visit: Any) -> None:
+    found = visit("#/classify").evaluate(
+        """async (files) => {
+          const { textOf } = await import("./files.js");
+          const fileOf = (bytes) => new File([new Uint8Array(bytes)], "films.csv");
+          return Promise.all(files.map((bytes) => textOf(fileOf(bytes)).catch((error) => error.message)));
+        }""",
+        [list("ein schöner Film".encode(encoding)) for encoding in ("utf-8", "utf-8-sig", "utf-16", "cp1252")],
+    )
+    assert found[:3] == ["ein schöner Film"] * 3
+    assert found[3].startswith("films.csv is not a text in UTF-8")
+
+
 def test_row_opens_its_text_and_escape_returns(visit: Any) -> None:
     page = visit("#/classify")
     page.set_input_files("input[type=file]", {"name": "a.csv", "mimeType": "text/csv", "buffer": TABLE.encode()})

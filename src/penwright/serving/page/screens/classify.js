@@ -2,6 +2,7 @@
 
 import { make } from "../views/dom.js";
 import { askJson, wasStopped } from "../api.js";
+import { textOf } from "../files.js";
 import { newest } from "../newest.js";
 import { parse } from "./classify/csv.js";
 import { makeMany } from "./classify/many.js";
@@ -84,8 +85,12 @@ export function show(element, { model, state, signal, fail, announce, go }) {
     return many.show(rows);
   }
   async function openFile(file) {
-    showTable(await file.text());
     chooser.value = "";
+    try {
+      showTable(await textOf(file));
+    } catch (error) {
+      fail(error);
+    }
   }
   field.addEventListener("paste", (event) => {
     const text = event.clipboardData.getData("text");

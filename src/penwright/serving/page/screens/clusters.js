@@ -3,6 +3,7 @@
 import { percent } from "../views/axes.js";
 import { make } from "../views/dom.js";
 import { askEvents } from "../api.js";
+import { textOf } from "../files.js";
 import { newest } from "../newest.js";
 import { download } from "../saving.js";
 import { columnsOf, format, parse } from "./classify/csv.js";
@@ -43,7 +44,7 @@ export function show(element, { model, state, signal, fail, announce }) {
     type: "file",
     accept: ".csv,.tsv,.txt,text/*",
     hidden: true,
-    change: () => chooser.files[0] && openFile(chooser.files[0]),
+    change: () => chooser.files[0] && openFile(chooser.files[0]).catch(fail),
   });
   const progress = make("progress", { hidden: true, "aria-label": "Progress" });
   const summary = make("p", { class: "summary", "aria-live": "polite" });
@@ -59,8 +60,8 @@ export function show(element, { model, state, signal, fail, announce }) {
     return field.focus();
   }
   async function openFile(file) {
-    const text = await file.text();
     chooser.value = "";
+    const text = await textOf(file);
     const rows = /\.[ct]sv$/i.test(file.name) ? parse(text) : text.split(/\r?\n/).map((line) => [line]);
     if (!rows.length) return fail(new Error("This file contains no text."));
     const { text: column, hasHeader } = columnsOf(rows, model.labels);

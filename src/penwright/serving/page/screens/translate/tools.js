@@ -2,6 +2,7 @@
 
 import { make } from "../../views/dom.js";
 import { askJson } from "../../api.js";
+import { textOf } from "../../files.js";
 import { download } from "../../saving.js";
 
 /** Return the English name of a language, or `otherwise` if the language is not known. */
@@ -23,7 +24,7 @@ export async function makeTools({ model, signal, fail, announce, go, take, whole
 
   async function openFile(file) {
     try {
-      const text = await file.text();
+      const text = await textOf(file);
       state.file = file.name;
       take(text.replace(/\r\n?/g, "\n"));
     } catch (error) {
