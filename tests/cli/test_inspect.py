@@ -237,6 +237,15 @@ def test_two_texts_or_two_checkpoints_are_compared(penwright, runs: Path, tmp_pa
     assert (page.returncode, page.stderr) == (0, "")
 
 
+def test_cut_text_to_compare_gives_a_warning(penwright, runs: Path) -> None:
+    for other in (
+        ["--other-text", "It was day. " * 200],
+        ["--other-run", runs / "writer", "--other-text", "It. " * 500],
+    ):
+        done = penwright("inspect", runs / "writer", "It was day", *other)
+        assert done.stderr.count("fit the context") == 1, done.stderr
+
+
 def test_runs_of_different_kinds_are_not_compared(penwright, runs: Path) -> None:
     done = penwright("inspect", runs / "writer", "It was", "--other-run", runs / "classifier")
     assert done.returncode == 2 and "cannot be compared" in done.stderr

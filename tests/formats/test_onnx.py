@@ -167,7 +167,7 @@ def test_exported_script_classifies_like_penwright(exported) -> None:
             assert found.get("score") == (None if expected.score is None else pytest.approx(expected.score, abs=1e-4))
     with pytest.raises(ValueError, match=r"accepts|expects"):
         alone.classify(["one text" if classifier.reads_pairs else ("a", "pair")])
-    texts = [text for text in map(classifier._joined, texts) if not is_blank(text)]
+    texts = [text for text in map(classifier.joined, texts) if not is_blank(text)]
     encoder = classifier.outputs(list(map(classifier._tokens, texts)))
     expected = classifier.combine(encoder, classifier.linear_outputs(texts))
     outputs = torch.from_numpy(alone.outputs(texts))

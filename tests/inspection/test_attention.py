@@ -13,7 +13,7 @@ from penwright.config import Table, Task
 from penwright.errors import UsageError
 from penwright.inspection import Inspector, head_statistics
 from penwright.inspection.attention_maps import pack, rollout, unpack
-from penwright.inspection.forward_pass import scores
+from penwright.inspection.forward_pass import hidden_states, logits_of
 from penwright.model.attention_kernels import record_attention
 
 MakeInspector = Callable[..., Inspector]
@@ -23,14 +23,14 @@ def test_inspection_leaves_logits_unchanged(
     make_inspector: MakeInspector, task: Task, variant: Table, text_and_target: tuple[str, str | None]
 ) -> None:
     inspector = make_inspector(task, variant)
-    reading = inspector.read(*text_and_target)
-    fused = scores(inspector.model.eval(), reading)
-    with record_attention(inspector.model):
-        explicit = scores(inspector.model, reading)
+    model, reading = inspector.model.eval(), inspector.read(*text_and_target)
+    fused = logits_of(model, hidden_states(model, reading))
+    with record_attention(model):
+        explicit = logits_of(model, hidden_states(model, reading))
     torch.testing.assert_close(explicit, fused)
     inspector.attention(*text_and_target)
     inspector.ablate(text_and_target[0], inspector.heads, text_and_target[1])
-    torch.testing.assert_close(scores(inspector.model, reading), fused, rtol=0, atol=0)
+    torch.testing.assert_close(logits_of(model, hidden_states(model, reading)), fused, rtol=0, atol=0)
 
 
 def test_rows_of_attention_and_rollout_sum_to_one(

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from penwright.config import Table, Task
 from penwright.errors import UsageError
@@ -87,6 +88,19 @@ def test_output_layer_details_equal_numpy(inspector: Inspector, text_and_target:
     logits = expected_pass.linear("output", found.vectors[-1][None])[0]
     np.testing.assert_allclose(found.logits, logits[found.outcomes.ids], atol=1e-4)
     assert found.log_sum == pytest.approx(np.log(np.exp(logits).sum()), abs=1e-4)
+
+
+def test_places_of_a_post_norm_model_have_no_norm_that_it_lacks(make_inspector: Callable[..., Inspector]) -> None:
+    classic = {"norm": {"type": "layer"}, "norm_position": "post", "embedding_norm": True, "bias": True}
+    inspector = make_inspector("classify", {**classic, "positions": {"type": "learned"}})
+    assert inspector.place_detail("abc", "output").names == ("stream", "pooled")
+    found = inspector.place_detail("abc", "encoder.embedding", position=2)
+    assert found.names == ("token", "position", "sum", "embedded")
+    token, position, whole, embedded = found.vectors
+    np.testing.assert_allclose(token + position, whole, atol=1e-6)
+    norm = inspector.model.embedding.norm
+    np.testing.assert_allclose(norm(torch.from_numpy(whole).double()).detach().numpy(), embedded, atol=1e-5)
+    assert make_inspector("classify").place_detail("abc", "output").names == ("stream", "normalized", "pooled")
 
 
 def test_single_row_equals_that_row_of_the_arithmetic(inspector: Inspector, text_and_target: TextAndTarget) -> None:

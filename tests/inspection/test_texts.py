@@ -11,8 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penwright.config import DecodingSettings, Task
+from penwright.decoding.hypotheses import Extension
 from penwright.errors import PenwrightWarning, UsageError
 from penwright.inspection import Inspector, as_record
+from penwright.inspection.beams import BeamTree
 from penwright.inspection.embeddings import cosines, nearest, plane
 from penwright.inspection.forward_pass import tokens_of
 from penwright.tokenizers import Tokenizer
@@ -107,10 +109,13 @@ def test_token_scores_do_not_depend_on_the_step_size(
     make_inspector: MakeInspector, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     inspector = make_inspector("generate", {"context_length": 8})
-    found = [as_record(inspector.token_scores(text)), None]
-    monkeypatch.setattr("penwright.inspection.token_scores.STEP_ROWS", 1)
-    found[1] = as_record(inspector.token_scores(text))
-    assert found[0] == found[1]
+    whole = inspector.token_scores(text)
+    monkeypatch.setattr("penwright.inspection.forward_pass.STEP_ROWS", 1)
+    found = inspector.token_scores(text)
+    assert found.alternatives.texts == whole.alternatives.texts
+    assert found.ranks.tolist() == whole.ranks.tolist()
+    np.testing.assert_allclose(found.log_probs, whole.log_probs, rtol=1e-9)
+    np.testing.assert_allclose(found.next.probabilities, whole.next.probabilities, rtol=1e-9)
     assert len(list(inspector.token_scores_in_steps(text))) >= max(1, len(text))
 
 
@@ -231,6 +236,9 @@ def test_neighbours_are_ranked_by_cosine_excluding_the_word(make_inspector: Make
     expected = torch.nn.functional.cosine_similarity(table, table[red][None]).numpy()
     np.testing.assert_allclose(found.cosines, expected[found.ids], atol=1e-6)
     assert sorted(found.cosines, reverse=True) == found.cosines.tolist()
+    inside = pieces.encode("red")[0]  # the same letters without a space
+    assert inspector.neighbours("red", token=inside).pieces == ("red",)
+    assert inspector.neighbours("red", token=inside + 1).pieces == (" red",), "a token with a different text is ignored"
     several = inspector.neighbours("sky naïve", k=10**6)
     assert len(several.pieces) > 1
     assert not {"<pad>", "<s>", "</s>", *several.pieces} & set(several.texts)
@@ -243,6 +251,16 @@ def test_zero_vectors_have_cosine_zero() -> None:
     assert cosines(table, np.array([3.0, 0.0])).tolist() == [0, 1, 0]
     ids, _ = nearest(table, np.array([1.0, 1.0]), 5, left_out=[1])
     assert sorted(ids.tolist()) == [0, 2]
+
+
+def test_beam_search_tree_joins_the_bytes_of_a_character(pieces: Tokenizer) -> None:
+    tree = BeamTree()
+    tokens = [*pieces.encode("é"), pieces.end_id]
+    for length, token in enumerate(tokens, 1):
+        tree(0, Extension(length, [0], [token], [-1.0 * length]))
+    nodes = tree.nodes(pieces)
+    assert [node.token for node in nodes] == ["⟨c3⟩", "⟨a9⟩", ""]
+    assert [node.text for node in nodes] == ["⟨c3⟩", "é", "é"]
 
 
 def test_projection_of_planar_points_keeps_distances() -> None:

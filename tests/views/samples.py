@@ -175,6 +175,7 @@ def beam(width: int = 3, depth: int = 6) -> dict[str, Any]:
             for _ in range(width):
                 log_prob = (parent["log_prob"] if parent else 0.0) - float(rng.exponential(0.9))
                 node = {"id": len(nodes), "parent": parent and parent["id"], "token": " " + WORDS[len(nodes) % 23 + 1]}
+                node["text"] = (parent["text"] if parent else "") + node["token"]
                 tried.append({**node, "log_prob": log_prob, "step": step, "kept": False, "final": False})
                 nodes.append(tried[-1])
         best = sorted(tried, key=lambda node: -node["log_prob"])[:width]

@@ -311,3 +311,26 @@ def test_block_view_opens_a_head_and_reads_out_values(open_html: OpenHtml) -> No
     assert float(readout.rpartition(" ")[2].replace("−", "-")) == pytest.approx(
         block["sublayers"][0]["before"][1], rel=6e-3
     )
+
+
+def test_block_is_described_as_the_model_computes_it(open_html: OpenHtml) -> None:
+    block = samples.place()
+    arrows = open_view(open_html, "place", block).locator(".pw-flow-arrow").all_inner_texts()
+    assert arrows[0] == "↓ normalized, to every head"
+    assert not any("and normalized" in each for each in arrows)
+    post_norm = {**block, "sublayers": [{**each, "read": each["before"]} for each in block["sublayers"]]}
+    arrows = open_view(open_html, "place", post_norm).locator(".pw-flow-arrow").all_inner_texts()
+    assert arrows[0] == "↓ to every head"
+    assert arrows[2].startswith("↓ added to the stream and normalized: the length changes")
+
+
+def test_embedding_is_described_as_the_model_computes_it(open_html: OpenHtml) -> None:
+    names = ["token", "position", "sum", "embedded"]
+    vectors = [np.ones(8, np.float32)] * 4
+    data = {**samples.place(), "place": "encoder.embedding", "names": names, "vectors": vectors, "sublayers": []}
+    page = open_view(open_html, "place", data)
+    assert [each[2:] for each in page.locator(".pw-flow-arrow").all_inner_texts()[1:]] == [
+        "+ the vector of its position",
+        "=",
+        "normalized",
+    ]

@@ -98,7 +98,7 @@ class Classifier:
                 "this encoder has no labels, so it cannot classify. Use embed(), or train it to classify with: "
                 "penwright train --from RUN YOUR_LABELLED_TEXTS"
             )
-        joined = [self._joined(text) for text in ([texts] if isinstance(texts, str) else texts)]
+        joined = [self.joined(text) for text in ([texts] if isinstance(texts, str) else texts)]
         written = {place: self._tokens(text) for place, text in enumerate(joined) if not is_blank(text)}
         linear = self.linear_outputs([joined[place] for place in written])
         outputs = self.combine(self.outputs(list(written.values())), linear)
@@ -109,7 +109,7 @@ class Classifier:
             results[place] = self._classification(joined[place], len(tokens), each)
         return results
 
-    def _joined(self, text: str | tuple[str, str]) -> str:
+    def joined(self, text: str | tuple[str, str]) -> str:
         """Return a text, or the joined texts of a pair, stripped of surrounding spaces as in training.
 
         Raises UsageError if the model does not accept such input.
@@ -130,7 +130,7 @@ class Classifier:
         """
         texts = [texts] if isinstance(texts, str) else texts
         joined = (
-            text.strip() if isinstance(text, str) and text.count("\t") != 1 else self._joined(text) for text in texts
+            text.strip() if isinstance(text, str) and text.count("\t") != 1 else self.joined(text) for text in texts
         )
         return normalize(self.pooled([self._tokens(text) for text in joined]), dim=-1)
 

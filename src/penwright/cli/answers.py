@@ -101,11 +101,10 @@ def _alignment(result: Alignment, console: Console) -> Drawn:
 def _beams(result: Beams, console: Console) -> Drawn:
     """Draw the search tree: a row for each node, with the text so far. Only the end of a long text is shown."""
     yield Text("hypotheses at each step of the search, with their log-probability in nats")
-    limit, texts = max(8, console.width - 30), [""] * len(result.nodes)
+    limit = max(8, console.width - 30)
     rows = []
     for node in result.nodes:
-        texts[node.id] = (texts[node.parent] if node.parent is not None else "") + node.token
-        whole = label(texts[node.id])
+        whole = label(node.text)
         state = "ended" if node.final else "kept" if node.kept else ""
         rows.append(
             [str(node.step), f"{node.log_prob:.2f}", state, whole if len(whole) <= limit else f"…{whole[-limit:]}"]

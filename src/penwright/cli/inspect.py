@@ -12,6 +12,7 @@ from penwright.errors import PenwrightError, UsageError
 
 if TYPE_CHECKING:
     from penwright.cli.questions import Question, Questions
+    from penwright.inspection import Inspector
 
 ENDINGS = (".html", ".svg", ".png")
 
@@ -156,9 +157,14 @@ def _questions(run: Path, text: str | None, target: str | None, device: str, *, 
         text = _read_standard_input()
     if isinstance(application, Classifier) and application.linear is not None:
         warn("this shows only the Transformer. The classifier's prediction also depends on n-grams, so it can differ")
-    for warning in inspector.warnings(text, target) if text is not None else ():
-        warn(warning)
+    if text is not None:
+        _warn_about(inspector, text, target)
     return Questions(inspector, text or "", target)
+
+
+def _warn_about(inspector: "Inspector", text: str, target: str | None) -> None:
+    for warning in inspector.warnings(text, target):
+        warn(warning)
 
 
 def _comparison(
@@ -173,6 +179,7 @@ def _comparison(
     if other is None:
         if other_text is None:
             return []
+        _warn_about(about.inspector, other_text, None)
         return about.beside(Questions(about.inspector, other_text, None), ("the text", "the other text"))
     other_inspector = Inspector(load(other, device, "float32"))
     if other_inspector.kind != about.inspector.kind:
@@ -180,6 +187,7 @@ def _comparison(
             f"{other} is a {other_inspector.kind}, but {run} is a {about.inspector.kind}: they cannot be compared"
         )
     text = about.text if other_text is None else other_text
+    _warn_about(other_inspector, text, about.target)
     return about.beside(Questions(other_inspector, text, about.target), (run.name, other.name))
 
 

@@ -49,7 +49,7 @@ class Questions:
         if not text.strip() and inspector.kind != "classifier":
             raise UsageError("there is nothing to inspect: the text is empty")
         heads = self.heads("diagonal" if inspector.kind == "translator" else "previous", FIRST_HEADS)
-        if not inspector.outcomes:
+        if not inspector.outcome.are_explained:
             return [heads]
         if inspector.kind == "classifier":
             return [Question("attribution", partial(inspector.attribution, text, target)), heads]

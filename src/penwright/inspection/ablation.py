@@ -15,9 +15,10 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from penwright.decoding.batches import diverged
 from penwright.inspection.attention_maps import Head, all_heads, place_of
-from penwright.inspection.forward_pass import ForwardPass, PartName, Token, scores
+from penwright.inspection.forward_pass import ForwardPass, PartName, Token, logits_of
+from penwright.inspection.gradients import likeliest_outcome
+from penwright.inspection.token_scores import nlls
 from penwright.model import Model, evaluating
 from penwright.model.attention import Kernel, KernelMask, swap_kernels
 from penwright.model.transformer import EncoderOnly
@@ -72,7 +73,6 @@ def without_heads(model: Model, heads: Sequence[Head]) -> Iterator[None]:
         yield
 
 
-@torch.inference_mode()
 def ablate(
     model: Model,
     reading: ForwardPass,
@@ -85,13 +85,10 @@ def ablate(
 
     `label` is the index of a classifier's true label, by default the label that it predicts with all heads.
     """
-    with evaluating(model):
-        before = scores(model, reading)[0].log_softmax(-1)
-        with without_heads(model, heads):
-            after = scores(model, reading)[0].log_softmax(-1)
-    answers = _answers(model, reading, before, label)
-    nll, nll_after = _nll(before, answers), _nll(after, answers)
-    last, last_after = before[-1], after[-1]
+    answers = _answers(model, reading, label)
+    nll, last = nlls(model, reading, answers)
+    with without_heads(model, heads):
+        nll_after, last_after = nlls(model, reading, answers)
     chosen = torch.cat([row.argsort(dim=-1, descending=True, stable=True)[:k] for row in (last, last_after)]).tolist()
     ids = list(dict.fromkeys(chosen))
     return Ablation(
@@ -107,33 +104,24 @@ def ablate(
     )
 
 
-@torch.inference_mode()
 def head_importance(model: Model, reading: ForwardPass, label: int | None = None) -> tuple[HeadImportance, ...]:
     """Measure the increase in loss when each head is ablated, with one forward pass per head."""
-    with evaluating(model):
-        whole = scores(model, reading)[0].log_softmax(-1)
-        answers = _answers(model, reading, whole, label)
-        changes: dict[PartName, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-        for head in all_heads(model):
-            with without_heads(model, [head]):
-                ablated = scores(model, reading)[0].log_softmax(-1)
-            changes[head.part][head.layer].append(_mean(_nll(ablated, answers) - _nll(whole, answers)))
+    answers = _answers(model, reading, label)
+    whole, _ = nlls(model, reading, answers)
+    changes: dict[PartName, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for head in all_heads(model):
+        with without_heads(model, [head]):
+            ablated, _ = nlls(model, reading, answers)
+        changes[head.part][head.layer].append(_mean(ablated - whole))
     return tuple(
         HeadImportance(part, tuple(layers), np.array(list(layers.values()))) for part, layers in changes.items()
     )
 
 
-def _answers(model: Model, reading: ForwardPass, log_probs: Tensor, label: int | None) -> Int[Tensor, " answers"]:
+def _answers(model: Model, reading: ForwardPass, label: int | None) -> Int[Tensor, " answers"]:
     if isinstance(model, EncoderOnly):
-        return log_probs[0].argmax()[None] if label is None else torch.tensor([label], device=log_probs.device)
-    return torch.tensor(reading.answer_ids, device=log_probs.device)
-
-
-def _nll(
-    log_probs: Float[Tensor, "positions outcomes"], answers: Int[Tensor, " answers"]
-) -> Float64[np.ndarray, " answers"]:
-    nll: Float64[np.ndarray, " answers"] = -log_probs[: len(answers)].gather(-1, answers[:, None])[:, 0].cpu().numpy()
-    return nll
+        return torch.tensor([likeliest_outcome(model, reading, 0) if label is None else label])
+    return torch.tensor(reading.answer_ids)
 
 
 def _mean(values: Float64[np.ndarray, " answers"]) -> float:
@@ -168,7 +156,5 @@ def occlusion(model: EncoderOnly, reading: ForwardPass, label: int, name: str) -
 
 def _log_probs(model: EncoderOnly, texts: Sequence[Sequence[int]]) -> Float[Tensor, "texts labels"]:
     tokens = torch.tensor(texts, device=next(model.parameters()).device)
-    log_probs = model(tokens, torch.ones_like(tokens, dtype=torch.bool)).double().log_softmax(-1)
-    if log_probs.isnan().any():
-        raise diverged()
-    return log_probs
+    is_token = torch.ones_like(tokens, dtype=torch.bool)
+    return logits_of(model, model.pool(model.hidden(tokens, is_token), is_token)).log_softmax(-1)

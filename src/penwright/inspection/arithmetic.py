@@ -12,9 +12,8 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from penwright.errors import UsageError
 from penwright.inspection.attention_maps import Head, attentions
-from penwright.inspection.forward_pass import ForwardPass, PartName, Token, scores
+from penwright.inspection.forward_pass import ForwardPass, PartName, Token, hidden_states, require_position
 from penwright.model import Model, evaluating
 from penwright.model.attention import Kernel, KernelMask, swap_kernels
 
@@ -43,8 +42,7 @@ class HeadArithmetic:
 
     def row(self, position: int) -> "HeadArithmetic":
         """Return a copy that is restricted to one target position."""
-        if position >= len(self.target_tokens):
-            raise UsageError(f"there is no position {position}: positions are 0 to {len(self.target_tokens) - 1}")
+        require_position(position, len(self.target_tokens))
         one = slice(position, position + 1)
         parts = ("target_tokens", "queries", "scores", "scaled", "masked", "weights", "output")
         return replace(self, **{name: getattr(self, name)[one] for name in parts})
@@ -64,7 +62,7 @@ def head_arithmetic(model: Model, reading: ForwardPass, head: Head) -> HeadArith
 
     attention = model.get_submodule(attentions(model)[head.part, head.layer])
     with evaluating(model), swap_kernels(attention, _recording):
-        scores(model, reading)
+        hidden_states(model, reading)
     ((queries, keys, values, mask),) = recorded
     shared = head.number * len(keys) // len(queries)
     q, k, v = (x.double().cpu().numpy() for x in (queries[head.number], keys[shared], values[shared]))

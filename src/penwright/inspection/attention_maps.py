@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from math import isqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -12,13 +13,14 @@ from jaxtyping import Float, Float32, Float64, UInt8
 from torch import Tensor
 
 from penwright.errors import UsageError
-from penwright.inspection.forward_pass import ForwardPass, PartName, Token, scores
+from penwright.inspection.forward_pass import ForwardPass, PartName, Token, hidden_states
 from penwright.model import Model, evaluating
 from penwright.model.attention import Attention
 from penwright.model.attention_kernels import record_attention
 from penwright.model.transformer import EncoderDecoder
 
 LEVELS = 255
+MOST_WEIGHTS = 300_000_000  # maximum number of attention weights to keep (1.2 GB in float32)
 
 
 class Head(NamedTuple):
@@ -178,13 +180,19 @@ def _recorded(
     if not names:
         deepest = max(layer for _, layer in attentions(model))
         raise UsageError(f"there is no layer {', '.join(map(str, layers or []))}: layers are numbered 0 to {deepest}")
+    n_tokens, n_heads = max(len(reading.source), len(reading.target)), len(names) * model.settings.n_heads
+    if n_heads * n_tokens**2 > MOST_WEIGHTS:
+        raise UsageError(
+            f"the text has {n_tokens} tokens, too many for the attention of {n_heads} heads. "
+            f"Use at most {isqrt(MOST_WEIGHTS // n_heads)} tokens"
+        )
     with ExitStack() as stack:
         stack.enter_context(evaluating(model))
         maps = {
             place: stack.enter_context(record_attention(model.get_submodule(name), keep))
             for place, name in names.items()
         }
-        scores(model, reading)
+        hidden_states(model, reading)
     kept: dict[PartName, dict[int, Tensor]] = defaultdict(dict)
     for (part, layer), recorded in maps.items():
         (kept[part][layer],) = recorded[""]

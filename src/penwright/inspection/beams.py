@@ -6,6 +6,7 @@ from typing import NamedTuple
 from penwright.decoding.hypotheses import Extension
 from penwright.decoding.sampling.logits_process import NEG_INF
 from penwright.errors import UsageError
+from penwright.inspection.forward_pass import readable, with_bytes
 from penwright.tokenizers import Tokenizer
 from penwright.translation.translator import Translator
 
@@ -16,6 +17,7 @@ class Node(NamedTuple):
     id: int
     parent: int | None
     token: str
+    text: str  # text of all tokens up to this one
     log_prob: float  # cumulative log-probability up to this token, in nats
     step: int  # number of the search step, counted from 0
     kept: bool  # whether the search continued from the node, or the node ended a translation
@@ -40,6 +42,7 @@ class BeamTree:
     def nodes(self, tokenizer: Tokenizer) -> list[Node]:
         """Return the nodes in the order of the search steps. The text of an end token is empty."""
         nodes: list[Node] = []
+        written: list[bytes] = []  # the text of each node
         before: dict[int, int] = {}  # the previous step's nodes, by beam
         for step, extension in enumerate(self._steps):
             beams: dict[int, int] = {}
@@ -47,9 +50,11 @@ class BeamTree:
             for beam, (parent, token, log_prob) in enumerate(rows):
                 if log_prob > NEG_INF:
                     beams[beam] = len(nodes)
-                    final = token == tokenizer.end_id
-                    text = "" if final else tokenizer.token_text(token)
-                    nodes.append(Node(len(nodes), before.get(parent), text, log_prob, step, final, final))
+                    final, above = token == tokenizer.end_id, before.get(parent)
+                    own = "" if final else readable(tokenizer, token)
+                    written.append((b"" if above is None else written[above]) + tokenizer.token_bytes(token))
+                    text = with_bytes(written[-1])
+                    nodes.append(Node(len(nodes), above, own, text, log_prob, step, final, final))
             before = beams
         continued = {node.parent for node in nodes}
         return [node._replace(kept=node.final or node.id in continued) for node in nodes]

@@ -69,12 +69,16 @@ def plane(matrix: Float[np.ndarray, "n d_model"]) -> tuple[Float64[np.ndarray, "
     return xy, share
 
 
-def neighbours(model: Model, tokenizer: Tokenizer, word: str, k: int = 10, side: Side | None = None) -> Neighbours:
-    """Return the tokens nearest to a word.
+def neighbours(
+    model: Model, tokenizer: Tokenizer, word: str, k: int = 10, side: Side | None = None, token: int | None = None
+) -> Neighbours:
+    """Return the tokens nearest to a word, or to the token with the id `token` if its text is this word.
 
     The word is tokenized with a leading space if this yields a single token; otherwise, without one.
     """
-    ids, table, words = _ids_of(tokenizer, word), _table(model, side), vocabulary(tokenizer)
+    table, words = _table(model, side), vocabulary(tokenizer)
+    is_known = token is not None and words[token : token + 1] == [word]
+    ids = [token] if token is not None and is_known else _ids_of(tokenizer, word)
     nearest_ids, similarities = nearest(table, table[ids].mean(0), k, [*ids, *special_ids(tokenizer)])
     return Neighbours(
         word,

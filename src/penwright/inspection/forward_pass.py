@@ -1,7 +1,7 @@
 """Tokens in readable form, and the forward pass on them, for every architecture."""
 
 import codecs
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from penwright.decoding.batches import diverged
 from penwright.errors import UsageError
-from penwright.model import Model
+from penwright.model import Model, evaluating
 from penwright.model.block import Stack
 from penwright.model.embedding import Embedding
 from penwright.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
@@ -23,6 +23,7 @@ Side = Literal["source", "target"]  # the sides of an encoder-decoder; each may 
 # parts of a model that contain attention; "cross" attends from the decoder to the encoder
 PartName = Literal["encoder", "decoder", "cross"]
 _AS_BYTES = "penwright.as_bytes"
+STEP_ROWS = 32  # number of positions whose logits are computed at a time
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,12 @@ def readable(tokenizer: Tokenizer, token: int) -> str:
     piece = tokenizer.token_bytes(token)
     if not piece or token == tokenizer.unknown_id:
         return tokenizer.token_text(token)
-    return piece.decode("utf-8", errors=_AS_BYTES)
+    return with_bytes(piece)
+
+
+def with_bytes(text: bytes) -> str:
+    """Decode a text; the bytes of incomplete characters are written like ⟨c3⟩."""
+    return text.decode("utf-8", errors=_AS_BYTES)
 
 
 def vocabulary(tokenizer: Tokenizer) -> list[str]:
@@ -97,6 +103,11 @@ class ForwardPass:
         """The ids of the tokens to predict."""
         return np.array([token.id for token in self.answers], dtype=np.int64)
 
+    @property
+    def n_outputs(self) -> int:
+        """The number of positions that have an output: one for the text of a classifier."""
+        return len(self.target) or 1
+
     def position(self, given: int | None) -> int:
         """Return the given position. If it is None, return the last for a language model, otherwise the first."""
         if given is not None:
@@ -121,21 +132,54 @@ class TopPredictions:
     texts: list[object]  # names of the outcomes, nested like `ids`
 
 
-def scores(model: Model, reading: ForwardPass, rows: int = 1) -> Float[Tensor, "rows positions outcomes"]:
-    """Return the float64 logits after each target token; a classifier's label logits count as one position.
+def hidden_states(model: Model, reading: ForwardPass, rows: int = 1) -> Float[Tensor, "rows positions d_model"]:
+    """Return the inputs of the output layer after each target token; a classifier's text counts as one position.
 
-    The batch has `rows` copies of the same tokens. Their logits differ only if the caller changes an embedding.
+    The batch has `rows` copies of the same tokens. They differ only if the caller changes activations.
     """
     with_source = _ids(model, reading.source, rows)
-    if isinstance(model, DecoderOnly):
-        logits = model(_ids(model, reading.target, rows))
-    elif isinstance(model, EncoderDecoder):
-        logits = model(with_source, _all_tokens(with_source), _ids(model, reading.target, rows))
-    else:
-        logits = model(with_source, _all_tokens(with_source))[:, None]
+    match model:
+        case DecoderOnly():
+            return model.hidden(_ids(model, reading.target, rows))
+        case EncoderDecoder():
+            encoded = model.encode(with_source, _all_tokens(with_source))
+            return model.hidden(_ids(model, reading.target, rows), encoded)
+        case EncoderOnly():
+            is_token = _all_tokens(with_source)
+            return model.pool(model.hidden(with_source, is_token), is_token)[:, None]
+
+
+def logits_of(model: Model, hidden: Float[Tensor, "*positions d_model"]) -> Float[Tensor, "*positions outcomes"]:
+    """Return the float64 logits that the output layer computes from hidden states.
+
+    Those of a balanced classifier are adjusted to equally frequent labels, as in `Classifier.balance`.
+    """
+    logits = model.output(hidden)
+    if isinstance(model, EncoderOnly) and model.settings.balanced:
+        logits = logits - model.log_prior
     if logits.isnan().any():
         raise diverged()
     return logits.double()
+
+
+def scores(model: Model, reading: ForwardPass, position: int, rows: int = 1) -> Float[Tensor, "rows outcomes"]:
+    """Return the float64 logits at one position; a classifier has only position 0."""
+    return logits_of(model, hidden_states(model, reading, rows)[:, [position]])[:, 0]
+
+
+def log_probs_in_steps(
+    model: Model, reading: ForwardPass, first: int = 0
+) -> Iterator[Float[Tensor, "positions outcomes"]]:
+    """Yield the log-probabilities of all outcomes at consecutive positions, from position `first` on.
+
+    Each step has at most STEP_ROWS positions, since all positions of a long text may not fit in memory.
+    """
+    with evaluating(model), torch.inference_mode():
+        hidden = hidden_states(model, reading)[:, first:]
+    for part in hidden.split(STEP_ROWS, dim=1):
+        with evaluating(model), torch.inference_mode():
+            log_probs = logits_of(model, part)[0].log_softmax(-1)
+        yield log_probs
 
 
 def _all_tokens(tokens: Int[Tensor, "rows length"]) -> Bool[Tensor, "rows length"]:
@@ -189,6 +233,12 @@ def residual_stream(model: Model, run: Callable[[], object]) -> list[Float[Tenso
     return kept
 
 
+def require_position(position: int, length: int) -> None:
+    """Raise UsageError if the position is not in a text of this length."""
+    if not 0 <= position < length:
+        raise UsageError(f"there is no position {position}: positions are 0 to {length - 1}")
+
+
 def require_token_model(model: Model) -> None:
     """Raise UsageError for a model that does not predict tokens."""
     if isinstance(model, EncoderOnly):
@@ -202,6 +252,15 @@ def top_predictions(probabilities: Float[Tensor, "*places outcomes"], names: Seq
     # an object array, since NumPy's string arrays drop trailing NULs
     texts = np.array(names, dtype=object)[ids].tolist()
     return TopPredictions(ids, probabilities.gather(-1, order).cpu().numpy(), texts)
+
+
+def joined_predictions(parts: Sequence[TopPredictions]) -> TopPredictions:
+    """Concatenate the predictions at consecutive positions."""
+    return TopPredictions(
+        np.concatenate([part.ids for part in parts]),
+        np.concatenate([part.probabilities for part in parts]),
+        [text for part in parts for text in part.texts],
+    )
 
 
 def ranks(log_probs: Float[Tensor, "*places outcomes"], answers: Int[Tensor, "*places"]) -> Int[np.ndarray, "*places"]:

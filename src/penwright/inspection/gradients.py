@@ -20,14 +20,14 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
-from penwright.errors import UsageError
-from penwright.inspection.forward_pass import ForwardPass, Token, embeddings, scores
+from penwright.inspection.forward_pass import ForwardPass, Token, embeddings, require_position, scores
 from penwright.model import Model, evaluating
 from penwright.model.embedding import Embedding
 
 Method = Literal["integrated_gradients", "gradient_x_input"]
 N_STEPS = 256  # default number of points on the line from the baseline to the input
-ROWS = 16  # number of points per batch
+ROWS = 16  # maximum number of points per batch
+BATCH_TOKENS = 1024  # maximum number of tokens per batch, unless one text is longer
 
 Vectors = Float[Tensor, "rows _ d_model"]  # token vectors of one side (source or target)
 
@@ -58,11 +58,9 @@ class AttributionTarget:
 
 def likeliest_outcome(model: Model, reading: ForwardPass, position: int) -> int:
     """Return the most likely outcome at a position; raise UsageError if there is no such position."""
+    require_position(position, reading.n_outputs)
     with evaluating(model), torch.inference_mode():
-        logits = scores(model, reading)[0]
-    if not 0 <= position < len(logits):
-        raise UsageError(f"there is no position {position}: positions are 0 to {len(logits) - 1}")
-    return int(logits[position].argmax())
+        return int(scores(model, reading, position).argmax())
 
 
 def attribution(
@@ -88,8 +86,8 @@ def attribution(
             with ExitStack() as stack:
                 for table, fixed in zip(tables, vectors, strict=True):
                     stack.enter_context(_with_vectors(table, fixed))
-                log_probs = scores(model, reading, rows=len(vectors[0]))[:, objective.position].log_softmax(-1)
-            return log_probs[:, objective.outcome]
+                logits = scores(model, reading, objective.position, rows=len(vectors[0]))
+            return logits.log_softmax(-1)[:, objective.outcome]
 
         gradients = _gradients(outcome, baseline, differences, *_line(method, n_steps))
         own, base = float(outcome(inputs)), float(outcome(baseline))
@@ -127,7 +125,8 @@ def _gradients(
 ) -> list[Vectors]:
     """Return the sum, weighted by `shares`, of the outcome's gradients at points between the baseline and the input."""
     sums = [torch.zeros_like(base) for base in baseline]
-    for chunk, weights in zip(places.to(sums[0]).split(ROWS), shares.to(sums[0]).split(ROWS), strict=True):
+    rows = max(1, min(ROWS, BATCH_TOKENS // max(base.shape[1] for base in baseline)))
+    for chunk, weights in zip(places.to(sums[0]).split(rows), shares.to(sums[0]).split(rows), strict=True):
         points = [
             (base + chunk[:, None, None] * d).requires_grad_() for base, d in zip(baseline, differences, strict=True)
         ]

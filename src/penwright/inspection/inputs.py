@@ -1,6 +1,7 @@
 """The inputs of an inspection: texts as tokens of a forward pass, and outcomes by name."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -19,6 +20,8 @@ from penwright.inspection.forward_pass import (
 from penwright.inspection.gradients import AttributionTarget, likeliest_outcome
 from penwright.model import Model
 from penwright.model.transformer import EncoderOnly
+from penwright.text import BETWEEN_TEXTS
+from penwright.tokenizers.markup import cut_pair
 from penwright.tokenizers.tokenizer import unknown_warnings, well_formed
 from penwright.translation.translator import Translator
 
@@ -38,9 +41,9 @@ class TextReader:
         context = self.application.model.settings.context_length
         match self.application:
             case Generator():
-                return context - 1
+                return context - self.tokenizer.begins
             case Translator():
-                return self.application.reach - 1
+                return self.application.reach - 1 - self.tokenizer.n_before_source
             case Classifier():
                 return context - 2
 
@@ -54,7 +57,7 @@ class TextReader:
         For a translator or classifier, the source is cut to leave room for the end token.
         """
         text = self._line(text)
-        tokens = tokens_of(self.tokenizer, text)
+        tokens = self._tokens(text)
         start, end = self._start, self._special(self.tokenizer.end_id, len(text))
         match self.application:
             case Generator():
@@ -62,7 +65,7 @@ class TextReader:
                     raise UsageError("a language model has no target: put everything into the text")
                 return self._written(tokens)
             case Classifier():
-                return ForwardPass((start, *tokens[: self.room], end), (), ())
+                return ForwardPass((start, *self._cut(tokens), end), (), ())
             case Translator():
                 target = self._translate(text) if target is None else well_formed(target)
                 written = tokens_of(self.tokenizer.target, target)
@@ -71,6 +74,25 @@ class TextReader:
                 starts = [start, *(self._special(token, 0) for token in self.tokenizer.target_prefix)]
                 source = (*before, *tokens[: self.room], end)
                 return ForwardPass(source, (*starts, *written), (*starts[1:], *written, close))
+
+    def _tokens(self, text: str) -> list[Token]:
+        """Return the tokens of a text, or of a pair of texts with end tokens between them."""
+        tokens: list[Token] = []
+        at = 0
+        for part in text.split(BETWEEN_TEXTS) if self.application.kind == "classifier" else [text]:
+            tokens += [self._special(self.tokenizer.end_id, at)] * (self.tokenizer.pair_ends if at else 0)
+            tokens += [
+                replace(token, start=at + token.start, end=at + token.end) for token in tokens_of(self.tokenizer, part)
+            ]
+            at += len(part) + len(BETWEEN_TEXTS)
+        return tokens
+
+    def _cut(self, tokens: Sequence[Token]) -> Sequence[Token]:
+        """Return the tokens of a classifier's text that fit the context; the longer text of a pair is shortened."""
+        between = next((token for token in tokens if token.id == self.tokenizer.end_id), None)
+        if between is None or not self.application.model.settings.text_pairs:
+            return tokens[: self.room]
+        return cut_pair(tokens, between, self.room)
 
     def read_both(self, text: str, other: str, target: str | None = None) -> tuple[ForwardPass, ForwardPass]:
         """Return the tokens of two texts. For a translator, both have the same target."""
@@ -112,20 +134,29 @@ class TextReader:
 
     def warnings(self, text: str, target: str | None = None) -> tuple[str, ...]:
         """Return warnings about unknown characters, and about text that does not fit the context."""
-        kind = self.application.kind
-        warnings = unknown_warnings(self.tokenizer, text + (target or "" if kind == "translator" else ""))
-        n_tokens = len(self.tokenizer.encode(self._line(text)))
+        kind, line = self.application.kind, self._line(text)
+        known = line.replace(BETWEEN_TEXTS, " ") + (target or "" if kind == "translator" else "")
+        warnings = unknown_warnings(self.tokenizer, known)
+        n_tokens = len(self._tokens(line))
         if n_tokens > self.room:
             exempt = " except token scores" if kind == "writer" else ""
+            what = f"the first {self.room}" if BETWEEN_TEXTS not in line else f"{self.room}"
             warnings.append(
-                f"the text has {n_tokens} tokens, but all results{exempt} cover only the first {self.room}, "
-                "which fit the context"
+                f"the text has {n_tokens} tokens, but all results{exempt} cover only {what}, which fit the context"
             )
+        if kind == "translator" and target is not None:
+            n_tokens = len(self.tokenizer.target.encode(target))
+            room = self.application.model.settings.context_length - 1 - len(self.tokenizer.target_prefix)
+            if n_tokens > room:
+                warnings.append(
+                    f"the translation has {n_tokens} tokens, but all results cover only the first {room}, "
+                    "which fit the context"
+                )
         return tuple(warnings)
 
     def _written(self, tokens: Sequence[Token]) -> ForwardPass:
-        """Return tokens as input for a language model, with a start token only if the model uses one."""
-        read = (self._start, *tokens) if self.tokenizer.begins else tuple(tokens)
+        """Return tokens as input for a language model. An empty text becomes a single start token, as in generation."""
+        read = (self._start, *tokens) if self.tokenizer.begins or not tokens else tuple(tokens)
         return ForwardPass((), read, read[1:])
 
     @property
@@ -141,8 +172,12 @@ class TextReader:
 
     def _line(self, text: str) -> str:
         text = well_formed(text)
-        if self.application.kind != "translator":
-            return text
+        match self.application:
+            case Generator():
+                return text
+            case Classifier():
+                is_single = not self.application.labels and text.count("\t") != 1  # as in `embed`
+                return text.strip() if is_single else self.application.joined(text)
         if "\n" in text.strip():
             raise UsageError("a translator reads one line at a time: give a single line")
         return text.strip()
@@ -153,13 +188,16 @@ class Outcomes:
 
     def __init__(self, model: Model, names: Sequence[str]):
         self.model, self._names = model, names
+        self._ids = {name: number for number, name in enumerate(names)}  # the last of several: others are single bytes
+        # whether the model predicts a single label or token
+        self.are_explained = bool(names) and model.settings.problem_type == "single_label_classification"
 
     @property
     def names(self) -> Sequence[str]:
         """The labels or tokens that the model predicts. Raises UsageError for an encoder without labels."""
         if not self._names:
             raise UsageError("this encoder has no labels, so it predicts nothing. Inspect its heads instead")
-        if self.model.settings.problem_type != "single_label_classification":
+        if not self.are_explained:
             raise UsageError(
                 "only models that predict one label per text can be explained. Inspect the heads of this model instead"
             )
@@ -167,17 +205,22 @@ class Outcomes:
 
     def index(self, name: str) -> int:
         """Return the index of a label or token; a token may be named without its leading space."""
-        labels = isinstance(self.model, EncoderOnly)
+        names, labels = self.names, isinstance(self.model, EncoderOnly)
         for written in (name,) if labels else (name, f" {name}", f"▁{name}"):
-            if written in self.names:
-                return list(self.names).index(written)
+            if written in self._ids:
+                return self._ids[written]
         if labels:
-            raise UsageError(f"there is no label '{name}': the labels are {', '.join(self.names)}")
+            raise UsageError(f"there is no label '{name}': the labels are {', '.join(names)}")
         raise UsageError(f"'{name}' is not a single token of this model. Choose the token that it begins with")
 
     def label(self, target: str | None) -> int | None:
-        """Return the index of a classifier's label; None for other models, or without a target."""
-        return self.index(target) if isinstance(self.model, EncoderOnly) and target is not None else None
+        """Return the index of a classifier's label; None for other models, or without a target.
+
+        Raises UsageError for a classifier whose predictions cannot be explained.
+        """
+        if not (self.names and isinstance(self.model, EncoderOnly)) or target is None:
+            return None
+        return self.index(target)
 
     def aim(
         self,

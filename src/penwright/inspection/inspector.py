@@ -130,7 +130,7 @@ class Inspector:
     def token_nlls(self, text: str, target: str | None = None) -> TokenNlls:
         """Return the surprisal (-log p) of each token, or of each label of a classifier."""
         if self.kind == "classifier":
-            return TokenNlls(self.outcomes, -label_log_probs(self.model, self.read(text)))
+            return TokenNlls(self.outcome.names, -label_log_probs(self.model, self.read(text)))
         scored = self.token_scores(text, target, k=1)
         return TokenNlls([token.text for token in scored.tokens], -scored.log_probs)
 
@@ -275,9 +275,9 @@ class Inspector:
         """Return the steps of one head's computation: queries, keys, scores, weights, values and output."""
         return head_arithmetic(self.model, self.read(text, target), parse_head(head, self.model))
 
-    def neighbours(self, word: str, k: int = 10, side: Side | None = None) -> Neighbours:
-        """Return the tokens nearest to a word, tokenized with a leading space if this yields a single token."""
-        return neighbours(self.model, self.tokenizer, word, k, side)
+    def neighbours(self, word: str, k: int = 10, side: Side | None = None, token: int | None = None) -> Neighbours:
+        """Return the tokens nearest to a word, with a leading space if it is then one token, or to the given token."""
+        return neighbours(self.model, self.tokenizer, word, k, side, token)
 
     def embedding_map(self, words: Sequence[str] | None = None, n: int = 500, side: Side | None = None) -> EmbeddingMap:
         """Project words, or the first `n` tokens, onto the first two principal components of their vectors."""

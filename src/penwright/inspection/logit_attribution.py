@@ -21,12 +21,16 @@ from torch import Tensor, nn
 
 from penwright.errors import UsageError
 from penwright.inspection.forward_pass import (
+    STEP_ROWS,
     ForwardPass,
     Token,
+    TopPredictions,
+    hidden_states,
+    joined_predictions,
     last_stack,
+    logits_of,
     ranks,
     residual_stream,
-    scores,
     top_predictions,
 )
 from penwright.inspection.gradients import AttributionTarget
@@ -67,10 +71,9 @@ def walk(stack: StackRecord, at: Sequence[int] | None = None) -> Iterator[tuple[
         raise UsageError(f"the text has {size[1]} tokens, too many for this model. Use at most {longest} tokens")
     names = [f"{stack.name}.{each}" for each in ("biases", "tokens", "positions")]
     vectors = stack.embedded.new_zeros(size)
-    whole = stack.token_vectors if stack.embedding.positions is None else _before_norm(stack)
     vectors[TOKENS] = stack.token_vectors[positions]
-    vectors[POSITIONS] = (whole - stack.token_vectors)[positions]
-    _normalize(stack.embedding.norm, whole[positions], vectors)
+    vectors[POSITIONS] = (stack.summed - stack.token_vectors)[positions]
+    _normalize(stack.embedding.norm, stack.summed[positions], vectors)
     for each in stack.sublayers:
         yield each, Contributions(names, vectors[: len(names)])
         n = len(names)
@@ -89,14 +92,6 @@ def walk(stack: StackRecord, at: Sequence[int] | None = None) -> Iterator[tuple[
 def apply_final_norm(stack: StackRecord, contributions: Contributions, at: Sequence[int] | None = None) -> None:
     """Apply the stack's final norm to the contributions in place."""
     _normalize(stack.stack.norm, stack.output if at is None else stack.output[list(at)], contributions.vectors)
-
-
-def _before_norm(stack: StackRecord) -> Float[Tensor, "positions d_model"]:
-    """Return the token vectors plus the position vectors."""
-    assert stack.embedding.positions is not None
-    n = torch.arange(len(stack.token_vectors), device=stack.token_vectors.device)[None]
-    with torch.no_grad():
-        return stack.token_vectors + stack.embedding.positions(n)[0].to(stack.token_vectors.dtype)
 
 
 def _normalize(
@@ -173,7 +168,7 @@ def logit_attribution(
     model: Model, reading: ForwardPass, objective: AttributionTarget, names: Sequence[str]
 ) -> LogitAttribution:
     """Split the logit of an outcome at a position into the contributions of the parts of the model."""
-    recording = record(model, reading)
+    recording = record(model, reading, objective.position)
     stack = recording.stacks[-1]
     at = None if isinstance(model, EncoderOnly) else [objective.position]
     for _, contributions in walk(stack, at):  # noqa: B007 - the last step is the whole sum
@@ -181,14 +176,16 @@ def logit_attribution(
     apply_final_norm(stack, contributions, at)
     parts = _pooled(model, contributions) if isinstance(model, EncoderOnly) else contributions.vectors[:, 0]
     output = cast(nn.Linear, model.output)
-    weight, bias = output.weight, output.bias
+    weight, bias = output.weight, cast(Tensor | None, output.bias)
+    if isinstance(model, EncoderOnly) and model.settings.balanced:
+        bias = output.bias - model.log_prior
     other = weight.mean(0) if objective.against is None else weight[objective.against]
     values = (parts @ (weight[objective.outcome] - other).to(parts)).double()
     if bias is not None:
         values[BIASES] += float(
             bias[objective.outcome] - (bias.mean() if objective.against is None else bias[objective.against])
         )
-    logits = recording.logits[objective.position]
+    logits = recording.logits
     return LogitAttribution(
         names[objective.outcome],
         None if objective.against is None else names[objective.against],
@@ -242,23 +239,44 @@ def logit_lens(model: Model, reading: ForwardPass, names: Sequence[str], k: int 
     or the labels.
     """
     with evaluating(model):
-        stream = residual_stream(model, lambda: scores(model, reading))
-        log_probs = torch.stack([read_out(model, hidden)[0] for hidden in stream]).double().log_softmax(-1)
-    answers = torch.tensor(reading.answer_ids, device=log_probs.device)
-    known = log_probs[:, : len(answers)]
-    index = answers.expand(known.shape[:2])
-    shape = log_probs.shape[:2]
+        stream = residual_stream(model, lambda: hidden_states(model, reading))
+    answers = torch.tensor(reading.answer_ids)
+    layers = [_readings(model, hidden, answers, names, k) for hidden in stream]
+    top, probabilities, true_ranks = zip(*layers, strict=True)
+    return Lens(
+        reading.target,
+        [each.texts for each in top],
+        np.stack([each.probabilities for each in top]),
+        np.stack(probabilities),
+        np.stack(true_ranks),
+    )
+
+
+def _readings(
+    model: Model,
+    stream: Float[Tensor, "1 _ d_model"],
+    answers: Int[Tensor, " answers"],
+    names: Sequence[str],
+    k: int,
+) -> tuple[TopPredictions, Float64[np.ndarray, " positions"], Int[np.ndarray, " positions"]]:
+    """Return the predictions of one layer, and the probabilities and ranks of the answers."""
+    tops, shape = [], 1 if isinstance(model, EncoderOnly) else stream.shape[1]
     probabilities, true_ranks = np.full(shape, np.nan), np.zeros(shape, dtype=np.int64)
-    if len(answers):
-        probabilities[:, : len(answers)] = known.gather(-1, index[..., None])[..., 0].exp().cpu().numpy()
-        true_ranks[:, : len(answers)] = ranks(known, index)
-    top = top_predictions(log_probs.exp(), names, k)
-    return Lens(reading.target, top.texts, top.probabilities, probabilities, true_ranks)
+    for first in range(0, shape, STEP_ROWS):
+        part = stream if isinstance(model, EncoderOnly) else stream[:, first : first + STEP_ROWS]
+        with evaluating(model):
+            log_probs = read_out(model, part)[0].log_softmax(-1)
+        tops.append(top_predictions(log_probs.exp(), names, k))
+        here = answers[first : first + len(log_probs)].to(log_probs.device)
+        known, place = log_probs[: len(here)], slice(first, first + len(here))
+        probabilities[place] = known.gather(-1, here[:, None])[:, 0].exp().cpu().numpy()
+        true_ranks[place] = ranks(known, here)
+    return joined_predictions(tops), probabilities, true_ranks
 
 
 def read_out(model: Model, hidden: Float[Tensor, "rows length d_model"]) -> Float[Tensor, "rows positions outcomes"]:
-    """Return the logits that the model would compute from this residual stream."""
+    """Return the float64 logits that the model would compute from this residual stream."""
     normed = last_stack(model).norm(hidden)
     if isinstance(model, EncoderOnly):
-        return model.label_logits(normed, torch.ones_like(normed[..., 0], dtype=torch.bool))[:, None]
-    return model.output(normed)
+        normed = model.pool(normed, torch.ones_like(normed[..., 0], dtype=torch.bool))[:, None]
+    return logits_of(model, normed)

@@ -11,10 +11,17 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Float32, Float64
-from torch import Tensor
+from torch import Tensor, nn
 
 from penwright.errors import UsageError
-from penwright.inspection.forward_pass import ForwardPass, PartName, Token, TopPredictions, top_predictions
+from penwright.inspection.forward_pass import (
+    ForwardPass,
+    PartName,
+    Token,
+    TopPredictions,
+    require_position,
+    top_predictions,
+)
 from penwright.inspection.logit_attribution import read_out
 from penwright.inspection.recording import Kind, Recording, StackName, StackRecord, SublayerRecord, record
 from penwright.model import Model, evaluating
@@ -82,8 +89,8 @@ class PlaceDetail:
     """The vectors of one token position in one part of a model.
 
     `place` names the part: "decoder.embedding", a block such as "decoder.2", or "output". `names` are the names of the
-    `vectors`: "token", "position" and "embedded" for an embedding; "stream", "normalized" and "pooled" for the output
-    layer. The vectors of a block are in `sublayers`.
+    `vectors`: "token", "position", "sum" and "embedded" for an embedding; "stream", "normalized" and "pooled" for the
+    output layer. The vectors that a model does not have are left out. The vectors of a block are in `sublayers`.
     """
 
     place: str
@@ -100,19 +107,19 @@ class PlaceDetail:
 @torch.no_grad()
 def model_map(model: Model, reading: ForwardPass, names: Sequence[str], position: int, k: int = 10) -> ModelMap:
     """Return an overview of a forward pass at a position of the decoder or, in a model without one, of the encoder."""
-    recording = record(model, reading)
+    require_position(position, len(reading.target or reading.source))
+    row = 0 if isinstance(model, EncoderOnly) else position
+    recording = record(model, reading, row)
     last = recording.stacks[-1]
-    require_position(position, len(last.embedded))
     at_source = _most_attended(recording, position) if len(recording.stacks) > 1 else 0
     stacks = [_stack_map(recording, each, position if each is last else at_source) for each in recording.stacks]
-    row = 0 if isinstance(model, EncoderOnly) else position
     blocks = [each for each in last.sublayers if each.kind == "feed_forward"]
     with evaluating(model):
         streams = torch.stack([last.embedded, *(each.after for each in blocks)])
         streams = streams if isinstance(model, EncoderOnly) else streams[:, [position]]
-        by_layer = read_out(model, streams)[:, 0].double().softmax(-1)
+        by_layer = read_out(model, streams)[:, 0].softmax(-1)
     likeliest = top_predictions(by_layer, names, 1)
-    outcomes = top_predictions(recording.logits[row].softmax(-1), names, k)
+    outcomes = top_predictions(recording.logits.softmax(-1), names, k)
     return ModelMap(
         tuple(stacks),
         reading.answers,
@@ -121,7 +128,7 @@ def model_map(model: Model, reading: ForwardPass, names: Sequence[str], position
         tuple(str(texts[0]) for texts in likeliest.texts),  # type: ignore[index]  # an object array
         likeliest.probabilities[:, 0],
         outcomes,
-        recording.logits[row].cpu().numpy()[outcomes.ids],
+        recording.logits.cpu().numpy()[outcomes.ids],
     )
 
 
@@ -130,7 +137,10 @@ def place_detail(
     model: Model, reading: ForwardPass, names: Sequence[str], place: str, position: int, k: int = 10
 ) -> PlaceDetail:
     """Return the vectors at a place: "decoder.embedding", a block such as "decoder.2", or "output"."""
-    recording = record(model, reading)
+    if place == "output":
+        require_position(position, len(reading.target or reading.source))
+    is_last = place == "output" and not isinstance(model, EncoderOnly)
+    recording = record(model, reading, position if is_last else 0)
     stacks = {each.name: each for each in recording.stacks}
     name, _, where = place.partition(".")
     stack = recording.stacks[-1] if place == "output" else stacks.get(name)  # type: ignore[call-overload]  # any text
@@ -143,12 +153,12 @@ def place_detail(
     if place == "output":
         return _output(model, recording, token, position, names, k)
     if where == "embedding":
-        whole = stack.token_vectors[position]
-        before = stack.embedding.positions
-        parts = [("token", whole)]
-        if before is not None:
-            added = before(torch.tensor([[position]], device=whole.device))[0, 0].to(whole.dtype)
-            parts.append(("position", added))
+        token_vector, summed = stack.token_vectors[position], stack.summed[position]
+        parts = [("token", token_vector)]
+        if stack.embedding.positions is not None:
+            parts.append(("position", summed - token_vector))
+        if not isinstance(stack.embedding.norm, nn.Identity):
+            parts.append(("sum", summed))
         parts.append(("embedded", stack.embedded[position]))
         labels, vectors = zip(*parts, strict=True)
         return PlaceDetail(place, position, token, labels, tuple(map(_numbers, vectors)), (), None, empty, 0.0)
@@ -157,12 +167,6 @@ def place_detail(
         raise UsageError(f"this model has no place called '{place}'. Choose one of {_places(recording)}")
     details = tuple(_sublayer(each, position, reading.sides(each.part)[1]) for each in block)
     return PlaceDetail(place, position, token, (), (), details, None, empty, 0.0)
-
-
-def require_position(position: int, length: int) -> None:
-    """Raise UsageError if the position is not in a text of this length."""
-    if not 0 <= position < length:
-        raise UsageError(f"there is no position {position}: positions are 0 to {length - 1}")
 
 
 def _stack_map(recording: Recording, stack: StackRecord, position: int) -> StackMap:
@@ -216,22 +220,22 @@ def _output(
     model: Model, recording: Recording, token: Token, position: int, names: Sequence[str], k: int
 ) -> PlaceDetail:
     stack = recording.stacks[-1]
-    logits = recording.logits[0 if isinstance(model, EncoderOnly) else position]
+    logits = recording.logits
     outcomes = top_predictions(logits.softmax(-1), names, k)
+    vectors = {"stream": stack.output[position]}
     with evaluating(model):
         normalized = stack.stack.norm(stack.output)
+    if not isinstance(stack.stack.norm, nn.Identity):
+        vectors["normalized"] = normalized[position]
     if isinstance(model, EncoderOnly):
-        pooled = model.pool(normalized[None], torch.ones_like(normalized[None, :, 0], dtype=torch.bool))[0]
-        labels, vectors = ("stream", "normalized", "pooled"), (stack.output[position], normalized[position], pooled)
-    else:
-        labels = ("stream", "normalized")  # type: ignore[assignment]  # one vector less
-        vectors = (stack.output[position], normalized[position])  # type: ignore[assignment]  # one vector less
+        is_token = torch.ones_like(normalized[None, :, 0], dtype=torch.bool)
+        vectors["pooled"] = model.pool(normalized[None], is_token)[0]
     return PlaceDetail(
         "output",
         position,
         token,
-        labels,
-        tuple(map(_numbers, vectors)),
+        tuple(vectors),
+        tuple(map(_numbers, vectors.values())),
         (),
         outcomes,
         logits.cpu().numpy()[outcomes.ids],

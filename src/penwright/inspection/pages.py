@@ -36,7 +36,7 @@ def _without_infinite(array: np.ndarray) -> np.ndarray:
 
 def overview(inspector: Inspector, text: str, target: str | None = None) -> Iterator[View]:
     """Yield all views that do not depend on a chosen position or head; `views.html` turns them into a page."""
-    if not inspector.outcomes:  # an encoder without labels has no outcomes
+    if not inspector.outcome.are_explained:
         yield heads(inspector, text, target)
         yield from map(view, inspector.rollout(text, target))
         return

@@ -11,11 +11,18 @@ from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 from penwright.errors import UsageError
-from penwright.inspection.forward_pass import ForwardPass, PartName, Token, scores
+from penwright.inspection.forward_pass import (
+    ForwardPass,
+    PartName,
+    Token,
+    log_probs_in_steps,
+    require_position,
+    scores,
+)
 from penwright.inspection.gradients import AttributionTarget
 from penwright.inspection.logit_attribution import LONGEST_OUTCOME, readable_part
 from penwright.inspection.recording import Edit, Kind, Recording, SublayerRecord, edited_logits, record
@@ -86,16 +93,19 @@ def patching(
     require_same_lengths(text, other)
     assert objective.against is not None
     kind = parse_kind(kind)
-    recording, parts = record(model, text), []
-    whole, before = _difference(recording.logits[None], objective)[0], _difference(_scores(model, other), objective)[0]
+    recording, parts = record(model, text, objective.position), []
+    whole, before = (
+        float(_differences(logits, objective)[0])
+        for logits in (recording.logits[None], _scores(model, other, objective.position))
+    )
     if abs(whole - before) < SMALLEST:
         raise UsageError("both texts lead to the same prediction, so no patch can change it. Choose different texts")
     for part, sublayers in _sublayers(recording, kind):
         tokens, others = (each.sides(part)[0] for each in texts)
         chosen = _positions(positions, len(tokens))
         patches = [patch for sublayer in sublayers for patch in _patches(sublayer, kind, chosen)]
-        patched = edited_logits(model, other, patches, len(tokens))
-        values = np.concatenate([_difference(each, objective) for each in patched])
+        patched = edited_logits(model, other, patches, objective.position)
+        values = np.concatenate([_differences(each, objective) for each in patched])
         parts.append(
             Patching(
                 kind,
@@ -106,8 +116,8 @@ def patching(
                 tuple(others[at] for at in chosen),
                 names[objective.outcome],
                 names[objective.against],
-                float(whole),
-                float(before),
+                whole,
+                before,
                 ((values - before) / (whole - before)).reshape(len(sublayers), -1),
             )
         )
@@ -145,20 +155,26 @@ def preferences(
     The default position is the last one or, with `last=False`, the first at which the predictions differ.
     """
     require_same_lengths(*texts)
-    text, other = (_scores(model, each)[0] for each in texts)
+    length = texts[0].n_outputs
     if position is None:
-        differing = (text.argmax(-1) != other.argmax(-1)).nonzero()[:, 0].tolist()
-        position = len(text) - 1 if last or not differing else differing[0]
-    if not 0 <= position < len(text):
-        raise UsageError(f"there is no position {position}: positions are 0 to {len(text) - 1}")
-    outcome = int(text[position].argmax()) if outcomes[0] is None else outcomes[0]
+        differing = [] if last else _differing(model, texts)
+        position = differing[0] if differing else length - 1
+    require_position(position, length)
+    text, other = (_scores(model, each, position)[0] for each in texts)
+    outcome = int(text.argmax()) if outcomes[0] is None else outcomes[0]
     against = outcomes[1]
     if against is None:
-        others = [each for each in other[position].topk(min(2, other.shape[-1])).indices.tolist() if each != outcome]
+        others = [each for each in other.topk(min(2, len(other))).indices.tolist() if each != outcome]
         against = others[0] if others else outcome
     if against == outcome:
         raise UsageError("an outcome is compared with itself. Choose two different outcomes")
     return AttributionTarget(position, outcome, against)
+
+
+def _differing(model: Model, texts: tuple[ForwardPass, ForwardPass]) -> list[int]:
+    """Return the positions at which the predictions for two texts differ."""
+    text, other = (torch.cat([each.argmax(-1) for each in log_probs_in_steps(model, reading)]) for reading in texts)
+    return (text != other).nonzero()[:, 0].tolist()
 
 
 def require_same_lengths(text: ForwardPass, other: ForwardPass) -> None:
@@ -171,19 +187,17 @@ def require_same_lengths(text: ForwardPass, other: ForwardPass) -> None:
             )
 
 
-def _scores(model: Model, reading: ForwardPass) -> Tensor:
-    """Return the logits of a model in evaluation mode, without a gradient."""
+def _scores(model: Model, reading: ForwardPass, position: int) -> Float[Tensor, "1 outcomes"]:
+    """Return the logits of a model in evaluation mode at a position, without a gradient."""
     with evaluating(model), torch.no_grad():
-        return scores(model, reading)
+        return scores(model, reading, position)
 
 
-def _difference(logits: Tensor, objective: AttributionTarget) -> Float64[np.ndarray, " rows"]:
-    difference: Float64[np.ndarray, " rows"] = (
-        (logits[:, objective.position, objective.outcome] - logits[:, objective.position, objective.against])
-        .cpu()
-        .numpy()
+def _differences(logits: Float[Tensor, "rows outcomes"], objective: AttributionTarget) -> Float64[np.ndarray, " rows"]:
+    differences: Float64[np.ndarray, " rows"] = (
+        (logits[:, objective.outcome] - logits[:, objective.against]).cpu().numpy()
     )
-    return difference
+    return differences
 
 
 def _positions(positions: Sequence[int] | None, length: int) -> list[int]:

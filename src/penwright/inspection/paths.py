@@ -33,6 +33,7 @@ from penwright.inspection.recording import (
 )
 from penwright.model import Model, evaluating
 from penwright.model.attention import Attention, Kernel, KernelMask, repeat_kv, swap_kernels
+from penwright.model.transformer import EncoderOnly
 from penwright.views.ink import label
 
 
@@ -105,7 +106,7 @@ def paths(
     model: Model, reading: ForwardPass, objective: AttributionTarget, names: Sequence[str], n_edges: int = 20
 ) -> Paths:
     """Estimate the effect of every edge on an outcome; measure the `n_edges` edges with the largest estimates."""
-    recording = record(model, reading)
+    recording = record(model, reading, objective.position)
     gradients = _gradients(model, recording, objective)
     candidates: list[tuple[float, str, _Site]] = []
     with evaluating(model), torch.no_grad():
@@ -117,7 +118,7 @@ def paths(
                     parts = list(zip(row, part_names, strict=True))
                     candidates += [(value, name, site) for value, name in parts[BIASES + 1 :]]
     chosen = sorted(candidates, key=lambda edge: -abs(edge[0]))[: max(0, n_edges)]
-    log_prob = float(recording.logits[objective.position].log_softmax(-1)[objective.outcome])
+    log_prob = float(recording.logits.log_softmax(-1)[objective.outcome])
     effects = _measured(model, recording, objective, log_prob, [(name, site) for _, name, site in chosen])
     edges = [
         Edge(name, site.destination, site.via, estimate, effect)
@@ -145,11 +146,13 @@ def _sites(
             yield [_Site(sublayer, via, head) for head in range(n_heads) for via in wanted], names, vectors
 
 
-def _inputs(site: _Site, stack: StackRecord, x: Float[Tensor, "rows positions d_model"], model: Model) -> Tensor:
-    """Return the queries, keys, values, output or logits that a model component computes from `x`."""
+def _inputs(
+    site: _Site, stack: StackRecord, x: Float[Tensor, "rows positions d_model"], model: Model, position: int
+) -> Tensor:
+    """Return the queries, keys, values, output, or logits at a position that a model component computes from `x`."""
     sublayer = site.sublayer
     if sublayer is None:
-        return read_out(model, x)
+        return read_out(model, x if isinstance(model, EncoderOnly) else x[:, [position]])
     if sublayer.part == "cross" and site.via != "query":
         x = stack.stack.norm(x)  # cross-attention attends to the encoder's output after its final norm
     elif sublayer.residual.norm_first:
@@ -193,7 +196,7 @@ def _gradients(model: Model, recording: Recording, objective: AttributionTarget)
                 stack.enter_context(swap_kernels(sublayer.module, partial(keep_inputs, sublayer)))
             else:
                 stack.callback(sublayer.module.register_forward_hook(partial(keep_output, sublayer)).remove)
-        log_prob = scores(model, recording.reading)[0, objective.position].log_softmax(-1)[objective.outcome]
+        log_prob = scores(model, recording.reading, objective.position)[0].log_softmax(-1)[objective.outcome]
         gradients = torch.autograd.grad(log_prob, list(kept.values()))
     return {key: gradient[0] for key, gradient in zip(kept, gradients, strict=True)}
 
@@ -212,9 +215,9 @@ def _pulled(
     for site in sites:
         with torch.enable_grad():
             x = stream.detach()[None].requires_grad_()
-            made = _inputs(site, stack, x, model)
+            made = _inputs(site, stack, x, model, objective.position)
             if site.sublayer is None:
-                total = made[0, objective.position].double().log_softmax(-1)[objective.outcome]
+                total = made[0, 0].log_softmax(-1)[objective.outcome]
             else:
                 gradient = gradients[id(site.sublayer), site.via]
                 total = (made[0] * (gradient[site.head] if site.sublayer.kind == "attention" else gradient)).sum()
@@ -237,17 +240,15 @@ def _measured(
                 for at, (name, site) in enumerate(edges):
                     if site in sites and name in names:
                         without = vectors.sum(0) - vectors[names.index(name)]
-                        edits[at] = _cut(site, _inputs(site, stack, without[None], model)[0])
+                        edits[at] = _cut(site, _inputs(site, stack, without[None], model, objective.position)[0])
     known = [edit for edit in edits if edit is not None]
     if not known:
         return []
-    length = max(len(stack.embedded) for stack in recording.stacks)
-    batches = edited_logits(model, recording.reading, known, length)
-    logits = torch.cat([batch[:, objective.position] for batch in batches])
+    logits = torch.cat(list(edited_logits(model, recording.reading, known, objective.position)))
     for row, edit in enumerate(known):
         if edit.sublayer is None:
-            logits[row] = edit.value[objective.position]
-    effects: list[float] = (log_prob - logits.double().log_softmax(-1)[:, objective.outcome]).tolist()
+            logits[row] = edit.value[0]
+    effects: list[float] = (log_prob - logits.log_softmax(-1)[:, objective.outcome]).tolist()
     return effects
 
 

@@ -73,6 +73,7 @@ class StackRecord:
     embedding: Embedding
     sublayers: list[SublayerRecord]
     token_vectors: Float[Tensor, "positions d_model"] = field(init=False)  # after scaling
+    summed: Float[Tensor, "positions d_model"] = field(init=False)  # with positions, before the norm of the embedding
     embedded: Float[Tensor, "positions d_model"] = field(init=False)
 
     @property
@@ -87,22 +88,22 @@ class Recording:
 
     reading: ForwardPass
     stacks: tuple[StackRecord, ...]  # the encoder, the decoder, or both; the last stack produces the logits
-    logits: Float[Tensor, "positions outcomes"]
+    logits: Float[Tensor, " outcomes"]  # logits at the requested position
 
     def sublayers(self, part: PartName, kind: Kind = "attention") -> list[SublayerRecord]:
         """Return the sublayers of this part and kind, by layer."""
         return [each for stack in self.stacks for each in stack.sublayers if (each.part, each.kind) == (part, kind)]
 
 
-def record(model: Model, reading: ForwardPass) -> Recording:
-    """Run the model once and record everything that it computes."""
+def record(model: Model, reading: ForwardPass, position: int) -> Recording:
+    """Run the model once and record everything that it computes; `position` is that of the logits."""
     stacks = _stacks(model)
     with ExitStack() as recording:
         recording.enter_context(evaluating(model))
         recording.enter_context(torch.no_grad())
         for stack in stacks:
             recording.enter_context(_recorded(stack))
-        logits = scores(model, reading)[0]
+        logits = scores(model, reading, position)[0]
     return Recording(reading, stacks, logits)
 
 
@@ -138,7 +139,10 @@ def _recorded(stack: StackRecord) -> Iterator[None]:
         stack.token_vectors = (stack.embedding.tokens(given[0]) * stack.embedding.scale)[0]
         stack.embedded = out[0]
 
-    hooks = [stack.embedding.register_forward_hook(embed)]
+    def keep_sum(module: nn.Module, given: tuple[Any, ...]) -> None:
+        stack.summed = given[0][0]
+
+    hooks = [stack.embedding.register_forward_hook(embed), stack.embedding.norm.register_forward_pre_hook(keep_sum)]
     with ExitStack() as kernels:
         for each in stack.sublayers:
             hooks += _hooks(each)
@@ -190,13 +194,13 @@ class Edit(NamedTuple):
     value: Tensor
 
 
-def edited_logits(model: Model, reading: ForwardPass, edits: Sequence[Edit], length: int) -> Iterator[Tensor]:
-    """Yield logits in batches, with a row for each edit. `length` is the number of tokens of the text."""
-    rows = max(1, BATCH_TOKENS // length)
+def edited_logits(model: Model, reading: ForwardPass, edits: Sequence[Edit], position: int) -> Iterator[Tensor]:
+    """Yield logits at a position in batches, with a row for each edit."""
+    rows = max(1, BATCH_TOKENS // max(len(reading.source), len(reading.target)))
     for start in range(0, len(edits), rows):
         chunk = edits[start : start + rows]
         with evaluating(model), torch.no_grad(), _edited(chunk):
-            yield scores(model, reading, rows=len(chunk))
+            yield scores(model, reading, position, rows=len(chunk))
 
 
 @contextmanager

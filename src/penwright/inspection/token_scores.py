@@ -14,15 +14,14 @@ from penwright.inspection.forward_pass import (
     ForwardPass,
     Token,
     TopPredictions,
+    joined_predictions,
+    log_probs_in_steps,
     ranks,
     require_token_model,
-    scores,
     top_predictions,
 )
-from penwright.model import Model, evaluating
+from penwright.model import Model
 from penwright.model.transformer import DecoderOnly
-
-STEP_ROWS = 128  # number of positions scored per step
 
 
 @dataclass(frozen=True)
@@ -52,9 +51,8 @@ class LossByPosition:
 
 def label_log_probs(model: Model, reading: ForwardPass) -> Float[np.ndarray, " labels"]:
     """Return the log-probabilities of the labels of a classifier."""
-    with evaluating(model), torch.inference_mode():
-        log_probs = scores(model, reading)[0, 0].log_softmax(-1)
-    return log_probs.cpu().numpy()
+    (log_probs,) = log_probs_in_steps(model, reading)
+    return log_probs[0].cpu().numpy()
 
 
 def token_scores(model: Model, reading: ForwardPass, names: Sequence[str], k: int = 5) -> TokenScores:
@@ -80,14 +78,12 @@ def token_scores_in_steps(
     parts: list[_Part] = []
     after = None
     for begin, n_known, window in _windows(model, reading):
-        with evaluating(model), torch.inference_mode():
-            log_probs = scores(model, window)[0, n_known:].log_softmax(-1)
-        yield
-        here = answers[begin + n_known :][: len(log_probs)].to(log_probs.device)
-        after, log_probs = log_probs[-1], log_probs[: len(here)]
-        for first in range(0, max(1, len(here)), STEP_ROWS):
+        at = begin + n_known
+        for log_probs in log_probs_in_steps(model, window, n_known):
+            here = answers[at : at + len(log_probs)].to(log_probs.device)
             with torch.inference_mode():
-                parts.append(_part(log_probs[first:][:STEP_ROWS], here[first:][:STEP_ROWS], names, k))
+                parts.append(_part(log_probs[: len(here)], here, names, k))
+            at, after = at + len(log_probs), log_probs[-1]
             yield
     assert after is not None
     own, places, entropies, first_choices = zip(*parts, strict=True)
@@ -96,7 +92,7 @@ def token_scores_in_steps(
         torch.cat(own).numpy(),
         np.concatenate(places),
         torch.cat(entropies).numpy(),
-        _joined(first_choices),
+        joined_predictions(first_choices),
         top_predictions(after.exp(), names, k),
     )
 
@@ -122,7 +118,6 @@ class _Part(NamedTuple):
     alternatives: TopPredictions
 
 
-@torch.inference_mode()
 def loss_by_position(model: Model, readings: Iterable[ForwardPass]) -> LossByPosition:
     """Compute the mean loss at each position over many token sequences that fit the context.
 
@@ -131,13 +126,23 @@ def loss_by_position(model: Model, readings: Iterable[ForwardPass]) -> LossByPos
     require_token_model(model)
     context = model.settings.context_length
     nats, counts = np.zeros(context), np.zeros(context, dtype=np.int64)
-    with evaluating(model):
-        for reading in readings:
-            answers = torch.tensor(reading.answer_ids)
-            log_probs = scores(model, reading)[0, : len(answers)].log_softmax(-1)
-            nats[: len(answers)] -= log_probs.gather(-1, answers.to(log_probs.device)[:, None])[:, 0].cpu().numpy()
-            counts[: len(answers)] += 1
+    for reading in readings:
+        losses, _ = nlls(model, reading, torch.tensor(reading.answer_ids))
+        nats[: len(losses)] += losses
+        counts[: len(losses)] += 1
     return LossByPosition(np.divide(nats, counts, out=np.full(context, np.nan), where=counts > 0), counts)
+
+
+def nlls(
+    model: Model, reading: ForwardPass, answers: Int[Tensor, " answers"]
+) -> tuple[Float64[np.ndarray, " answers"], Float[Tensor, " outcomes"]]:
+    """Return the negative log-probabilities of the answers, and the log-probabilities at the last position."""
+    parts, at = [], 0
+    for log_probs in log_probs_in_steps(model, reading):
+        here = answers[at : at + len(log_probs), None].to(log_probs.device)
+        parts.append(-log_probs[: len(here)].gather(-1, here)[:, 0].cpu().numpy())
+        at += len(log_probs)
+    return np.concatenate(parts), log_probs[-1]
 
 
 def _windows(model: Model, reading: ForwardPass) -> Iterator[tuple[int, int, ForwardPass]]:
@@ -152,11 +157,3 @@ def _windows(model: Model, reading: ForwardPass) -> Iterator[tuple[int, int, For
         yield begin, n_known, ForwardPass((), reading.target[begin:end], reading.answers[begin:end])
         n_known = newest_half(context) - 1
         begin = end - n_known
-
-
-def _joined(parts: Sequence[TopPredictions]) -> TopPredictions:
-    return TopPredictions(
-        np.concatenate([part.ids for part in parts]),
-        np.concatenate([part.probabilities for part in parts]),
-        [text for part in parts for text in part.texts],
-    )

@@ -23,7 +23,7 @@ from penwright.inspection.pages import circuit, heads
 from penwright.inspection.patching import PatchKind
 from penwright.inspection.views import importance, labels, one_head
 from penwright.serving.errors import ERROR_RESPONSES, RequestTooLarge
-from penwright.serving.fields import MAX_INT, Limits, ModelRequest, Name, Registry, Text, check_lengths
+from penwright.serving.fields import MAX_INT, Limits, ModelRequest, Name, Registry, Text, TokenId, check_lengths
 from penwright.serving.live import early_checkpoint, run_early
 from penwright.views import View, pack
 from penwright.views.notebook import thumbnails
@@ -42,6 +42,7 @@ MAX_ALTERNATIVES = 500_000  # maximum product of k and the number of characters 
 MAX_NUMBERS = {"json": 4_000_000, "html": 16_000_000, "svg": 16_000_000, "png": 16_000_000}
 MAX_TOKENS = 512  # maximum length of a text for the picture of a whole model, in tokens
 MAX_CIRCUIT_TOKENS = 96  # maximum length of a text in tokens for circuits and patching, which need many passes
+MAX_MATRIX_TOKENS = 2048  # maximum length of a text for gradients and for the arithmetic of a whole head, in tokens
 N_WORDS = 2000  # number of tokens in an embedding map
 N_POSITIONS = 256  # number of positions that a picture of positional similarity compares
 
@@ -69,6 +70,7 @@ class InspectRequest(ModelRequest):
     kind: PatchKind = "residual"  # kind of activations to patch
     method: Method = "integrated_gradients"
     word: Text = ""  # word whose nearest neighbours are returned
+    token: TokenId | None = None  # id of the token with this text, if several tokens could be meant
     side: Side | None = None  # side of a translator whose embeddings are used; None for the source
     k: Annotated[int, Field(ge=1, le=100)] = 10
 
@@ -99,10 +101,12 @@ def _tokens(inspector: Inspector, body: InspectRequest) -> View:
 
 
 def _attribution(inspector: Inspector, body: InspectRequest) -> View:
+    _require_few(inspector, body, MAX_MATRIX_TOKENS)
     return view(inspector.attribution(body.text, body.target, position=body.position, method=body.method))
 
 
 def _arithmetic(inspector: Inspector, body: InspectRequest) -> View:
+    _require_few(inspector, body, MAX_MATRIX_TOKENS)
     arithmetic = inspector.arithmetic(body.text, body.head, body.target)
     return view(arithmetic if body.position is None else arithmetic.row(body.position))
 
@@ -158,7 +162,7 @@ PICTURES: Mapping[str, Callable[[Inspector, InspectRequest], View]] = {
     "circuit": _circuit,
     "parts": _parts,
     "patching": _patching,
-    "neighbours": lambda inspector, body: view(inspector.neighbours(body.word, body.k, body.side)),
+    "neighbours": lambda inspector, body: view(inspector.neighbours(body.word, body.k, body.side, body.token)),
     "map": lambda inspector, body: view(inspector.embedding_map(n=N_WORDS, side=body.side)),
     "positions": lambda inspector, body: view(inspector.positions(N_POSITIONS, body.side)),
 }

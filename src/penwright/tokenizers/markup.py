@@ -1,9 +1,12 @@
 """Texts with special tokens: templates and answers of chats, and pairs of texts with an end token between them."""
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from penwright.text import BETWEEN_TEXTS
 from penwright.tokenizers.tokenizer import Tokenizer
+
+T = TypeVar("T")
 
 
 class Markup(str):
@@ -51,7 +54,7 @@ def encode_text(text: str, tokenizer: Tokenizer) -> list[int]:
     return [*first, *(token for tokens in others for token in (*ends, *tokens))]
 
 
-def cut_pair(tokens: Sequence[int], end: int, room: int) -> list[int]:
+def cut_pair(tokens: Sequence[T], end: T, room: int) -> list[T]:
     """Truncate a pair to at most `room` tokens. The longer text is shortened first, from its end."""
     tokens = list(tokens)
     if len(tokens) <= room or end not in tokens:

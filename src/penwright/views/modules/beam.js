@@ -8,8 +8,8 @@ import { label, textOf } from "./tokens.js";
 const [WIDE, HIGH] = [118, 30]; // pixels per step and per node
 
 /**
- * data: {nodes: [{id, parent (an id or null), token (text), log_prob (cumulative, in nats), step, kept, final}]}.
- * Emits node-chosen {id, text: the text of all tokens up to the node}.
+ * data: {nodes: [{id, parent (an id or null), token (text), text (of all tokens up to this one), log_prob (cumulative,
+ * in nats), step, kept, final}]}. Emits node-chosen {id, text}.
  */
 export function draw(element, data, options = {}) {
   return view(element, "beam", build, data, options);
@@ -72,10 +72,6 @@ function build(root, { nodes }) {
       make("bdi", {}, label(textOf(node.token), 10)),
     );
   });
-  const text = (node) =>
-    path(node)
-      .map(({ token }) => textOf(token))
-      .join("");
   function show(at, aloud) {
     const node = nodes[at];
     const way = new Set(path(node).map(({ id }) => id));
@@ -84,7 +80,7 @@ function build(root, { nodes }) {
     const parent = byId.get(node.parent);
     const own = node.log_prob - (parent ? parent.log_prob : 0);
     line.show(
-      `“${label(text(node), 200)}”: ${number(node.log_prob)} nats in total, this token ${percent(Math.exp(own))}`,
+      `“${label(node.text, 200)}”: ${number(node.log_prob)} nats in total, this token ${percent(Math.exp(own))}`,
       aloud,
     );
   }
@@ -99,7 +95,7 @@ function build(root, { nodes }) {
   canvas.addEventListener("focusin", (event) => at(event) >= 0 && show(at(event), true));
   canvas.addEventListener(
     "click",
-    (event) => at(event) >= 0 && emit(root, "node-chosen", { id: nodes[at(event)].id, text: text(nodes[at(event)]) }),
+    (event) => at(event) >= 0 && emit(root, "node-chosen", { id: nodes[at(event)].id, text: nodes[at(event)].text }),
   );
   roving(canvas, () => buttons);
   const finals = nodes.filter(({ final }) => final).toSorted((one, other) => other.log_prob - one.log_prob);
@@ -108,7 +104,7 @@ function build(root, { nodes }) {
     twin("Finished, as a list", () =>
       table(
         ["text", "nats", "tokens"],
-        finals.map((node) => [label(text(node), 400), number(node.log_prob), String(path(node).length)]),
+        finals.map((node) => [label(node.text, 400), number(node.log_prob), String(path(node).length)]),
       ),
     ),
   );

@@ -69,28 +69,29 @@ function steps(root, line) {
   };
 }
 
-/** An embedding: the token's vector, its position's vector, and their sum. */
+/** An embedding: the token's vector, its position's vector, their sum, and in some models a norm. */
 export function drawEmbedding(root, { token, names, vectors }, line) {
   const flow = steps(root, line);
-  const texts = { token: "Token vector", position: "Position vector", embedded: "Sum: what the first block reads" };
+  const isNormalized = names.includes("sum");
+  const embedded = isNormalized ? "What the first block reads" : "Sum: what the first block reads";
+  const texts = { token: "Token vector", position: "Position vector", sum: "Sum", embedded };
+  const arrows = {
+    token: `row ${token.id} of the token table`,
+    position: "+ the vector of its position",
+    sum: "=",
+    embedded: isNormalized ? "normalized" : "=",
+  };
   flow.item(
     "Token",
     make("p", {}, make("strong", {}, `“${named(token)}”`), ` has the number ${token.id} in the vocabulary.`),
   );
   names.forEach((name, at) => {
-    flow.arrow(
-      name === "token" ? `row ${token.id} of the token table` : name === "position" ? "+ the vector of its position" : "=",
-    );
+    flow.arrow(arrows[name]);
     flow.vector(texts[name], vectors[at], name);
   });
   if (!names.includes("position")) {
-    root.append(
-      make(
-        "p",
-        { class: "pw-note" },
-        "This model adds no position vectors. Instead, each head rotates its queries and keys.",
-      ),
-    );
+    const rotary = "With rotary positions, each head rotates its queries and keys instead.";
+    root.append(make("p", { class: "pw-note" }, `This model adds no position vectors. ${rotary}`));
   }
   flow.repaint();
   return flow;
@@ -103,9 +104,10 @@ export function drawBlock(root, { sublayers }, line, open) {
   for (const each of sublayers) {
     const cross = each.part === "cross";
     const attention = each.kind === "attention";
+    const isPostNorm = each.before.values.every((value, at) => value === each.read.values[at]);
     flow.arrow(
       (cross && "queries from the decoder, keys and values from the encoder") ||
-        `normalized, to ${attention ? "every head" : "the network"}`,
+        `${isPostNorm ? "" : "normalized, "}to ${attention ? "every head" : "the network"}`,
     );
     if (attention) {
       flow.item(cross ? "Cross-attention" : "Attention", heads(each, open));
@@ -126,7 +128,8 @@ export function drawBlock(root, { sublayers }, line, open) {
       each.output,
       "output",
     );
-    flow.arrow(`the length changes from ${number(lengthOf(each.before))} to ${number(lengthOf(each.after))}`);
+    const change = `the length changes from ${number(lengthOf(each.before))} to ${number(lengthOf(each.after))}`;
+    flow.arrow(`${isPostNorm ? "added to the stream and normalized: " : ""}${change}`);
     flow.vector("Residual stream", each.after, "stream after it");
   }
   flow.repaint();

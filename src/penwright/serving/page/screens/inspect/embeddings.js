@@ -23,18 +23,19 @@ export const embeddings = {
     await draw(map, views[0]);
     let drawn = null;
 
-    async function choose(word) {
-      state.set({ word });
+    async function choose(word, token = "") {
+      state.set({ word, token });
+      const id = token === "" ? {} : { token: Number(token) };
       try {
-        const { views: found } = await ask("neighbours", { word, k: 12, ...side }, { main: false });
-        if (gone() || state.get("word") !== word) return;
+        const { views: found } = await ask("neighbours", { word, ...id, k: 12, ...side }, { main: false });
+        if (gone() || state.get("word") !== word || state.get("token") !== token) return;
         if (drawn) drawn.update(found[0].data);
         else drawn = await draw(near, found[0]);
       } catch (error) {
         fail(error);
       }
     }
-    const chosen = ({ detail }) => choose(detail.text);
+    const chosen = ({ detail }) => choose(detail.text, detail.id);
     [map, near].forEach((each) => each.addEventListener("token-chosen", chosen));
     const field = make("input", {
       type: "text",
@@ -44,6 +45,6 @@ export const embeddings = {
     });
     const submit = (event) => (event.preventDefault(), field.value && choose(field.value));
     controls.append(make("form", { class: "line", submit }, field, make("button", {}, "Neighbours")));
-    if (state.get("word")) await choose(state.get("word"));
+    if (state.get("word")) await choose(state.get("word"), state.get("token"));
   },
 };
