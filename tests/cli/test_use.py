@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -328,7 +329,7 @@ def test_documents_and_alternatives_are_printed_as_json(penwright: Command, runs
 def test_every_decoding_setting_has_a_documented_option(penwright: Command, name: str) -> None:
     command = "translate" if name in BEAM_SETTINGS else "generate"
     text = " ".join(penwright(command, "--help").stdout.split())
-    assert f" {flag_of(name)} <" in text
+    assert re.search(rf" {flag_of(name)} [<A-Z]", text)
     assert field_comments(DecodingSettings)[name][1:] in text
 
 
