@@ -53,6 +53,7 @@ def test_budget_override_replaces_the_recipes_budget(
         ("[modle]\nd_model = 64\n", "there is no key 'modle'; did you mean 'model'"),
         ('[schedule]\ntype = "cosine"\nwarmup = 5\n', r"\[schedule\] has no key 'warmup'"),
         ('[training]\nbatch_tokens = "many"\n', r"\[training\] batch_tokens: 'many' is not a whole number"),
+        ("training = 5\n", "training: must be a table of settings"),
     ],
 )
 def test_mistake_in_a_recipe_names_the_file(tmp_path: Path, content: str, message: str) -> None:

@@ -84,7 +84,7 @@ def test_test_files_of_a_folder_are_evaluated(penwright: Command, runs: Path, tm
         (tmp_path / f"{name}.csv").write_text("text,label\n" + "a fine film,good\na dull film,bad\n" * (n // 2))
     done = penwright("evaluate", runs / "classifier", tmp_path)
     assert done.returncode == 0, done.stderr
-    assert f"evaluating on the test files: {tmp_path / 'test.csv'}" in done.stderr
+    assert f"evaluating on the held-out files: {tmp_path / 'test.csv'}" in done.stderr
     assert "% of 6 examples" in done.stdout
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from penwright.classification.classifier import Classifier
+from penwright.cli.questions import Questions
 from penwright.config import Table
 from penwright.errors import UsageError
 from penwright.inspection import Inspector, overview
@@ -98,6 +99,9 @@ def test_models_without_a_single_label_show_only_their_heads(make_inspector: Mak
     for ask in (inspector.head_importance, inspector.token_nlls, inspector.lens):
         with pytest.raises(UsageError, match="one label per text"):
             ask("abc bad")
+    one, other = (Questions(inspector, text, None) for text in ("abc bad", "bad abc"))
+    (compared,) = one.beside(other, ("one", "other"))
+    assert compared.name == "heads compared" and len(compared.find()) == 1
 
 
 def test_translation_that_is_cut_gives_a_warning(make_inspector: MakeInspector) -> None:

@@ -111,7 +111,7 @@ class Questions:
         return Question(f"head {head}", find, draw, lambda result: [one_head(result, head)])
 
     def beside(self, other: "Questions", names: tuple[str, str]) -> list[Question]:
-        """Return questions that compare two texts or models: token surprisals, and the heads that differ most."""
+        """Return questions that compare two texts or models: surprisals, if any, and the heads that differ most."""
 
         def tokens() -> Comparison:
             one, two = (side.inspector.token_nlls(side.text, side.target) for side in (self, other))
@@ -121,7 +121,7 @@ class Questions:
             one, two = (side.inspector.head_statistics(side.text, side.target) for side in (self, other))
             return compare_heads(one, two)
 
-        return [
+        questions = [
             Question(
                 "compared",
                 tokens,
@@ -135,6 +135,8 @@ class Questions:
                 lambda result: [compared_heads(result, names)],
             ),
         ]
+        have_surprisals = self.inspector.outcome.are_explained and other.inspector.outcome.are_explained
+        return questions if have_surprisals else questions[1:]
 
     def whole(self, position: int | None) -> Question:
         """Return a question about the whole forward pass."""

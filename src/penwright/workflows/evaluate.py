@@ -149,7 +149,7 @@ def evaluate(
     opened_run = original._replace(recipe=recipe)
     files = [file for path in paths for file in files_to_evaluate(path)]
     if files != [*paths]:
-        say(f"evaluating on the test files: {', '.join(files[:3])}{' and more' if len(files) > 3 else ''}")
+        say(f"evaluating on the held-out files: {', '.join(files[:3])}{' and more' if len(files) > 3 else ''}")
     corpus = open_corpus_of(opened_run, files)
     if paths:
         opened_run, corpus = _in_trained_direction(opened_run, corpus, files)

@@ -220,8 +220,9 @@ def first_examples(corpus: AnyCorpus) -> list[dict[str, str]]:
 
 def _without_open_choices(settings: Table) -> Table:
     """Return the settings that can be checked before planning. Drop those that depend on choices not yet made."""
-    budget: Table = {} if any(name in settings.get("training", {}) for name in BUDGETS) else {"steps": 1}
-    table = merge({"model": {}, "training": budget}, settings)
+    training = settings.get("training", {})
+    has_budget = isinstance(training, dict) and any(name in training for name in BUDGETS)
+    table = merge({"model": {}, "training": {} if has_budget else {"steps": 1}}, settings)
     for name in ("optimizer", "schedule"):
         # a table without a type cannot be checked until the planner has chosen the type
         if isinstance(table.get(name), dict) and "type" not in table[name]:
@@ -278,8 +279,7 @@ def _facts(recipe: Recipe, corpus: AnyCorpus) -> Facts:
     n_examples, n_bytes, n_characters = corpus.n_training, corpus.training_bytes, corpus.training.n_characters
     teachers = [open_run(teacher).best for teacher in recipe.distillation.teachers] if recipe.distillation else []
     teacher_bytes = sum((teacher.folder / WEIGHTS).stat().st_size for teacher in teachers)
-    n_labels = len(corpus.labels)
-    return Facts(recipe.task, n_examples, n_bytes, len(distinct), n_labels, n_characters, teacher_bytes)
+    return Facts(recipe.task, n_examples, n_bytes, len(distinct), len(corpus.labels), n_characters, teacher_bytes)
 
 
 def new_run_folder(recipe: Recipe) -> Path:

@@ -94,6 +94,6 @@ class Choices:
 
 
 def _filled_in(table: Table, path: Sequence[str], value: object) -> Table:
-    """Return the table with this value added. Unlike merge(), adding a `type` keeps all other settings of its table."""
+    """Return the table with this value set. Unlike merge(), another `type` keeps all other settings of its table."""
     first, *rest = path
     return {**table, first: _filled_in(table.get(first, {}), rest, value) if rest else value}
