@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from penwright.config import DecodingSettings
+from penwright.decoding.sampling.utf8 import Utf8Rules
 from penwright.errors import UsageError
 from penwright.generation.generator import Completion, Generator
 from penwright.model.transformer import DecoderOnly
@@ -177,6 +178,13 @@ def test_stream_leaves_gradients_enabled_for_its_consumer(generator: Generator) 
 
 def test_empty_list_of_prompts_gives_no_completions(generator: Generator) -> None:
     assert generator.generate([]) == []
+
+
+def test_utf8_rules_of_a_vocabulary_are_made_once(generating_model: Callable[..., DecoderOnly]) -> None:
+    tokenizer = train_tokenizer("characters", ["abc"])
+    n_made = Utf8Rules.of.cache_info().misses
+    Generator(generating_model(tokenizer.vocab_size), tokenizer, SETTINGS).generate("abc")
+    assert Utf8Rules.of.cache_info().misses == n_made + 1
 
 
 def test_repeated_prompt_is_read_once(generator: Generator, monkeypatch: pytest.MonkeyPatch) -> None:

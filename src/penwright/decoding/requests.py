@@ -100,7 +100,8 @@ def plan_of(
         else None
     )
     key = f"{settings.model_dump_json(exclude=PER_ROW_SETTINGS)} {biases or ''}"
-    return DecodingPlan(sampling, n_new, guide, Utf8Rules.of(tokenizer, banned), key)
+    utf8_rules = Utf8Rules.of(tokenizer, banned, tuple(sorted(end_ids or tokenizer.end_ids)))
+    return DecodingPlan(sampling, n_new, guide, utf8_rules, key)
 
 
 def sampling_of(
