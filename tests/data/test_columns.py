@@ -363,6 +363,13 @@ def test_text_evaluation_uses_the_training_column(tmp_path: Path) -> None:
     assert open_text([train], ReadingOptions(Columns(text="title"))).roles == {"text": (("title", 3),)}
 
 
+def test_empty_lists_are_no_text(tmp_path: Path) -> None:
+    path = table(tmp_path, {"text": lambda i: [sentence(i)] if i % 3 else [], "label": parity})
+    corpus = open_text([path], ReadingOptions(Columns(text=("text", "label"))))
+    assert not any("[" in "".join(document.chunks) for document in corpus.training)
+    assert not any("[" in example.text for example in open_labelled([path]).training)
+
+
 @pytest.mark.parametrize("end", ["and she was happy.", "he said.”", "and the rain went on"])
 def test_similar_line_endings_of_a_novel_are_not_labels(tmp_path: Path, end: str) -> None:
     path = tmp_path / "novel.txt"

@@ -124,6 +124,15 @@ def test_prompts_and_answers_may_be_data_in_json(tmp_path: Path) -> None:
     assert sorted(read) == sorted(tuple(row(n).values()) for n in range(N))
 
 
+def test_empty_lists_are_no_text_but_the_text_of_one_may_be_an_answer(tmp_path: Path) -> None:
+    """SQuAD has an empty list of answers for a question without an answer."""
+    rows: list[dict[str, object]] = [FORMATS["alpaca"](n) for n in range(N)]
+    rows += [{"instruction": "Ask", "input": "no answer", "output": []}, {**rows[0], "input": [], "output": "[]"}]
+    corpus = opened(tmp_path, rows)
+    read = {tuple(message.content for message in each.messages) for each in (*corpus.training, *corpus.held_out)}
+    assert read == {("Ask", "[]"), *((f"Ask\n\n{n}", f"Answer {n}.") for n in range(N))}
+
+
 def test_long_conversations_are_dropped(tmp_path: Path) -> None:
     rows = [{"prompt": f"Ask {n}", "completion": "long " * (2000 if n == 0 else 2)} for n in range(N)]
     assert len(opened(tmp_path, rows, cleaning=Cleaning(5000)).training) < len(

@@ -23,7 +23,7 @@ from penwright.data.profiles import profiles_of
 from penwright.data.readers.hub import is_hub, open_hub
 from penwright.data.readers.layout import ANSWER_NAMES, INPUT_NAMES, INSTRUCTION_NAMES, PROMPT_NAMES
 from penwright.data.readers.records import are_messages
-from penwright.data.readers.tables import Table, find_table
+from penwright.data.readers.tables import Table, find_table, text_of
 from penwright.data.rows import (
     BATCH,
     RowKind,
@@ -185,7 +185,7 @@ def _messages(row: Sequence[str]) -> list[Message] | Broken:
     """Return the messages in a row: one JSON list of messages, or a prompt and an answer, as text or as JSON lists."""
     if len(row) == 1:
         return _parsed(row[0])
-    *prompts, answer = map(str.strip, row)
+    *prompts, answer = map(text_of, row)
     before, after = _parsed("\n\n".join(filter(None, prompts)), "user"), _parsed(answer, ASSISTANT)
     return before if isinstance(before, Broken) else after if isinstance(after, Broken) else [*before, *after]
 

@@ -32,7 +32,7 @@ from penwright.data.readers.archives import is_archive
 from penwright.data.readers.bilingual import holds_pairs
 from penwright.data.readers.formats import FORMATS
 from penwright.data.readers.hub import is_hub, open_hub
-from penwright.data.readers.tables import Table, find_table, has_text_column, is_table_file
+from penwright.data.readers.tables import Table, find_table, has_text_column, is_table_file, text_of
 from penwright.data.splits import BEGINNING, Cut, Hashes, Mask
 from penwright.errors import PenwrightError
 from penwright.storage import cache_folder, write_bytes_atomically
@@ -198,7 +198,7 @@ def _rows(table: Table, columns: Columns, reasons: dict[str, int]) -> tuple[Sour
 
     def texts() -> Iterator[str | Broken]:
         for row in table.rows(indices):
-            yield row if isinstance(row, Broken) else " ".join(filter(None, row))
+            yield row if isinstance(row, Broken) else " ".join(filter(text_of, row))
 
     def documents() -> Iterator[Document | Broken]:
         for row, text in enumerate(texts()):

@@ -28,6 +28,7 @@ BAD_JSON = Broken("bad JSON")
 BLANK = Broken("blank line")
 NO_RECORD = Broken("not a JSON object")
 NO_TEXT = Broken("a field that holds an object, not a text")
+EMPTY_LIST = "[ ]"  # the cell of an empty list; unlike "[]", it is not the text of an answer
 SURROGATES = re.compile("[\ud800-\udfff]")
 SPACE = " \t\r\n,"  # characters that may separate the values of a JSON list
 BATCH = 1000  # number of rows in memory at a time
@@ -225,7 +226,7 @@ def _text(value: object) -> str | Broken:
     if isinstance(value, list) and len(value) == 1 and not isinstance(value[0], dict):
         return _text(value[0])
     if isinstance(value, list):
-        return json.dumps(value, ensure_ascii=False, default=str)
+        return json.dumps(value, ensure_ascii=False, default=str) if value else EMPTY_LIST
     return str(value) if isinstance(value, date | time | Decimal | UUID) else NO_TEXT
 
 

@@ -12,7 +12,7 @@ from penwright.data.files import SourceFile
 from penwright.data.paths import suffix_of
 from penwright.data.readers.delimited import MOST_LINES, SEPARATOR_LINE, Dialect, FileTable, read_cells
 from penwright.data.readers.layout import SAMPLE_ROWS, TEXT_NAMES, find_dialect, find_header, is_known_header, is_tabbed
-from penwright.data.readers.records import json_table, parquet_table
+from penwright.data.readers.records import EMPTY_LIST, json_table, parquet_table
 from penwright.data.readers.spreadsheets import sheet_rows
 
 ReadCells = Callable[[], Iterator[list[str]]]
@@ -103,9 +103,14 @@ def select(table: Table, first: Sequence[int], second: int, between: str = " ") 
         if isinstance(row, Broken):
             yield row
         elif len(row) == 2:
-            yield row[0].strip(), row[1].strip()
+            yield text_of(row[0]), row[1].strip()
         else:
-            yield between.join(filter(None, map(str.strip, row[:-1]))), row[-1].strip()
+            yield between.join(filter(None, map(text_of, row[:-1]))), row[-1].strip()
+
+
+def text_of(cell: str) -> str:
+    """Return the text of a cell, stripped of surrounding spaces. An empty list, as in SQuAD, is no text."""
+    return "" if cell == EMPTY_LIST else cell.strip()
 
 
 @dataclass(frozen=True)
