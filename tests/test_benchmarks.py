@@ -1,4 +1,4 @@
-"""The peers of the benchmarks that run as programs of their own, with small programs in their place."""
+"""The list of the benchmarks, and their peers that are programs, with small programs in their place."""
 
 import json
 import os
@@ -58,6 +58,14 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         return path
 
     return write
+
+
+def test_benchmarks_are_listed_without_the_packages_that_they_need():
+    command = [sys.executable, "-S", "-m", "benchmarks"]  # without installed packages
+    listed = subprocess.check_output(command, text=True, cwd=ROOT, timeout=60).splitlines()
+    names = {line.split()[2].removeprefix("benchmarks.") for line in listed}
+    assert {"engines", "quality", "ranks", "transformer_lens", "views"} <= names
+    assert names.isdisjoint({"ours", "peers", "report"})  # parts of benchmarks
 
 
 def test_server_of_a_fork_of_llama_cpp_answers_each_text_in_order(program, tmp_path):
