@@ -9,11 +9,11 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from time import perf_counter, sleep
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
@@ -161,7 +161,7 @@ class LlamaCpp:
 
     def __init__(self, engine: Engine):
         self.path = str(Path(engine.folder) / "model.gguf")
-        self.servers: dict[int, object] = {}
+        self.servers: dict[int, Any] = {}
 
     def write(self, job: Job) -> list[str]:
         request = {"n_predict": job.n_new, "ignore_eos": True, "temperature": 0, "cache_prompt": False}
@@ -170,7 +170,7 @@ class LlamaCpp:
         server.handle_completions(json.dumps({"prompt": job.texts, **request}), answers.append)
         return [choice["text"] for choice in json.loads(answers[0])["choices"]]
 
-    def _server(self, rows: int) -> object:
+    def _server(self, rows: int) -> Any:
         import xllamacpp
 
         if rows not in self.servers:
@@ -249,7 +249,7 @@ class OpenVino:
         return self.tokenizer.decode_batch(written.tokens)
 
 
-KINDS = {
+KINDS: dict[str, Callable[[Engine], Writer]] = {
     "ours": Ours,
     "ctranslate2": CTranslate2,
     "llama.cpp": LlamaCpp,

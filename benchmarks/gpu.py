@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import nn
-from torch.autograd import DeviceType
+from torch.autograd import DeviceType  # type: ignore[attr-defined]  # not exported explicitly
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.peers import NanoGPT, run
@@ -427,7 +427,7 @@ def transformers_rates(shape: DecodeShape, *, static: bool) -> Rates:
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=None,
-        attn_implementation="sdpa",
+        attn_implementation="sdpa",  # type: ignore[call-arg]  # undeclared
     )
     with torch.device(DEVICE):
         model = LlamaForCausalLM(config).eval()

@@ -46,7 +46,7 @@ class Windows(Dataset[dict[str, torch.Tensor]]):
         return {"input_ids": window, "labels": window}
 
 
-class _Stopwatch(TrainerCallback):  # type: ignore[misc]  # transformers' classes are untyped
+class _Stopwatch(TrainerCallback):
     def __init__(self) -> None:
         self.ends: list[float] = []
 
@@ -104,7 +104,7 @@ def classifier(train: Path, dev: Path, test: Path, settings: dict[str, Any]) -> 
         num_hidden_layers=settings["n_layers"],
         num_attention_heads=settings["n_heads"],
         intermediate_size=4 * width,
-        num_labels=len({label for _, label in parts["train"]}),
+        num_labels=len({label for _, label in parts["train"]}),  # type: ignore[call-arg]  # undeclared
         pad_token_id=0,
     )
     arguments = _arguments(
@@ -211,6 +211,6 @@ if __name__ == "__main__":
     if sys.argv[1] == "lm":
         language_model(Path(sys.argv[2]), json.loads(sys.argv[3]))
     elif sys.argv[1] == "lora":
-        lora(*map(Path, sys.argv[2:5]), json.loads(sys.argv[5]))
+        lora(Path(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4]), json.loads(sys.argv[5]))
     else:
         classifier(Path(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4]), json.loads(sys.argv[5]))

@@ -197,7 +197,7 @@ def soak(
             warm = Seen()
             for _, body in HOSTILE:
                 encoded(body)
-            for question in FRIENDLY * 3:
+            for question in [*FRIENDLY] * 3:
                 ask(port, warm, *question)
             before, seen, until = resident(process.pid), Seen(), monotonic() + seconds
             workers = [threading.Thread(target=client, args=(port, seen, until, n)) for n in range(n_clients)]

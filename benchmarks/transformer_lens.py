@@ -101,7 +101,8 @@ def _tokens(inspector: Inspector, text: str) -> torch.Tensor:
 
 
 def _hidden_states(both: Both) -> tuple[np.ndarray, np.ndarray]:
-    (stack,) = record(both.inspector.model, both.inspector.read(TEXT)).stacks
+    reading = both.inspector.read(TEXT)
+    (stack,) = record(both.inspector.model, reading, len(reading.target) - 1).stacks
     theirs = []
     for layer in range(both.lens.cfg.n_layers):
         theirs += [both.cache["resid_mid", layer][0], both.cache["resid_post", layer][0]]
