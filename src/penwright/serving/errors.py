@@ -195,12 +195,14 @@ def _alternative(path: str) -> str:
 def first_problem(problems: Sequence[Problem], given: object) -> tuple[str, str]:
     """Return the location of the most relevant problem (in the form `field.1`) and its description.
 
-    If a field allows several types, pydantic reports a problem for each type. The problem with the deepest location
-    concerns the type that the client meant.
+    If a field allows several types, pydantic reports a problem for each type. A list of the wrong length, or else the
+    problem with the deepest location, concerns the type that the client meant.
     """
     places = [_place(problem, given) for problem in problems]
     first = places[0][:1]
     same_field = [number for number, place in enumerate(places) if place[:1] == first]
+    lengths = [number for number in same_field if problems[number]["type"] in ("too_long", "too_short")]
+    same_field = lengths or same_field
     deepest = max((places[number] for number in same_field), key=len)
     likeliest = [problems[number] for number in same_field if places[number] == deepest]
     expected = list(dict.fromkeys(_kind(problem) for problem in likeliest))
