@@ -10,6 +10,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+import tokenizers
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
@@ -782,6 +783,14 @@ def test_sentencepiece_model_gives_the_ids_of_its_library(kind, options, spm, tm
         assert ours.encode(text) == theirs.encode(text), text
         assert ours.decode(ours.encode(text)) == theirs.decode(theirs.encode(text)).replace(" \u2047 ", "\ufffd")
     assert Tokenizer.load(save_tokenizer(ours, tmp_path)).encode(TEXTS[0]) == ours.encode(TEXTS[0])
+
+
+@pytest.mark.timeout(30)  # a pattern that tries each space as the first of the last ones would take minutes
+def test_sentencepiece_model_reads_many_spaces_as_one(spm) -> None:
+    file = as_tokenizer_json(parse_sentencepiece(spm("unigram").read_bytes()))
+    library = tokenizers.Tokenizer.from_str(json.dumps(file))
+    spaces = " " * 300_000
+    assert library.encode(f"{spaces}one{spaces}two{spaces}").ids == library.encode("one two").ids
 
 
 def test_sentencepiece_model_with_spaces_after_words_is_refused(spm) -> None:

@@ -134,7 +134,8 @@ def _normalizers(model: SentencePieceModel) -> list[dict[str, Any]]:
         {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(model.charsmap).decode()},
         compose,
     ]
-    trims = [_replacement(r"\A +| +\z", ""), _replacement(" {2,}", " ")]
+    # in this order: a pattern of many spaces before \z would take quadratic time
+    trims = [_replacement(" {2,}", " "), _replacement(r"\A | \z", "")]
     return (rules if model.charsmap else []) + (trims if model.trims else [])
 
 
