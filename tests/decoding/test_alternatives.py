@@ -128,14 +128,13 @@ def test_sampled_translations_obey_biases_for_texts(translator: Translator) -> N
     assert {candidate.text.strip() for candidate in found.candidates} == {"cat cat cat cat cat"}
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_no_character_is_cut_by_a_required_term(translating_model: Callable[..., EncoderDecoder], seed: int) -> None:
+def test_no_character_is_cut_by_a_required_term(translating_model: Callable[..., EncoderDecoder]) -> None:
     tokenizer = train_tokenizer("bpe", [TEXT], 300)
-    model = translating_model(tokenizer.vocab_size, seed=seed, context_length=64, output_bias=True).double()
+    model = translating_model(tokenizer.vocab_size, seed=1, context_length=64, output_bias=True).double()
     with torch.no_grad():
         model.output.bias[tokenizer.end_id] = -100.0
     translator = Translator(model, tokenizer, DecodingSettings(beam_size=2))
-    for limit in range(10, 22):
-        required = Constraints(Glossary((Entry("dog", ("漢字",)),)))
+    required = Constraints(Glossary((Entry("dog", ("漢字",)),)))
+    for limit in (10, 11, 14, 15):  # a term once cut a character at these limits
         for found in translator.translate(["the dog", "a dog runs"], constraints=required, max_new_tokens=limit):
             assert "漢字" in found.text and "\N{REPLACEMENT CHARACTER}" not in found.text
