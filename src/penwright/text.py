@@ -65,7 +65,7 @@ def is_mark(character: str) -> bool:
 
 
 def is_in_word(character: str) -> bool:
-    """Return whether a character belongs to a word of a script with spaces: a letter, a digit, _ or a mark."""
+    """Return whether a character is part of a word, in scripts with spaces: a letter, a digit, _ or a mark."""
     is_part = character.isalnum() or character == "_" or is_mark(character)
     return is_part and not WITHOUT_SPACES.match(character)
 

@@ -60,7 +60,7 @@ def _with_conventions(
     special = {role: known[name] for role, name in names.items() if name in known}
     special_ids = {role: _special_id(task, role, special, config, {*known.values()}) for role in ROLES[task]}
     settings = read_optional(folder, "tokenizer_config.json")
-    if settings.get("legacy_behaviour") is True:  # of NLLB's tokenizers
+    if settings.get("legacy_behaviour") is True:  # a setting of NLLB
         raise PenwrightError(
             "tokenizer_config.json: `legacy_behaviour` is true, so the language follows the text. This is not "
             "supported. If the model was trained with the language before the text, set it to false"

@@ -72,7 +72,7 @@ def plane(matrix: Float[np.ndarray, "n d_model"]) -> tuple[Float64[np.ndarray, "
 def neighbours(
     model: Model, tokenizer: Tokenizer, word: str, k: int = 10, side: Side | None = None, token: int | None = None
 ) -> Neighbours:
-    """Return the tokens nearest to a word, or to the token with the id `token` if its text is this word.
+    """Return the tokens nearest to a word. If several tokens have this text, `token` is the id of the right one.
 
     The word is tokenized with a leading space if this yields a single token; otherwise, without one.
     """

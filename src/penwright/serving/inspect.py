@@ -70,7 +70,7 @@ class InspectRequest(ModelRequest):
     kind: PatchKind = "residual"  # kind of activations to patch
     method: Method = "integrated_gradients"
     word: Text = ""  # word whose nearest neighbours are returned
-    token: TokenId | None = None  # id of the token with this text, if several tokens could be meant
+    token: TokenId | None = None  # id of the token, if several tokens have this text
     side: Side | None = None  # side of a translator whose embeddings are used; None for the source
     k: Annotated[int, Field(ge=1, le=100)] = 10
 

@@ -24,7 +24,7 @@ COEFFICIENTS = 3.4445, -4.7750, 2.0315
 def orthogonalize(
     matrices: Float[Tensor, "n rows columns"], precision: torch.dtype, rounds: int = 5
 ) -> Float[Tensor, "n rows columns"]:
-    """Approximate the nearest semi-orthogonal matrices. Singular values that were not tiny become 0.7 to 1.2."""
+    """Approximate the nearest semi-orthogonal matrices: singular values become 0.7 to 1.2, unless they are tiny."""
     x = matrices.to(precision)
     tall = x.shape[-2] > x.shape[-1]
     x = x.mT if tall else x  # for a wide matrix, the product x @ x.mT is smaller

@@ -85,12 +85,11 @@ def fit_head(context: RunContext, observers: Sequence[Observer]) -> None:
     rows = np.random.default_rng(recipe.seed).permutation(len(column))[:MOST_TEXTS]
     with context.quick_precision():
         classifier.pooled([column[int(rows[0])]])  # the first call is slow, and would spoil the measurement
-    begin = monotonic()
-    for start in range(0, len(rows), CHUNK):
-        with context.quick_precision():
+        begin = monotonic()
+        for start in range(0, len(rows), CHUNK):
             vectors.append(classifier.pooled([column[row] for row in rows[start : start + CHUNK].tolist()]))
-        if monotonic() - begin > SHARE * seconds:
-            break
+            if monotonic() - begin > SHARE * seconds:
+                break
     embedding_time = monotonic() - begin
     embedded = torch.cat(vectors)
     rows = rows[: len(embedded)]

@@ -232,7 +232,7 @@ def fit(
     if context.recipe.finetuning and evaluates_first(context, resumes=bool(run.checkpoints.all())):
         start = session.evaluate_now()  # saves the checkpoint of step 0, which is the best so far
         note = f"{context.recipe.finetuning.base}, before fine-tuning"
-        for score in dict.fromkeys([start[0], start[-1]]) if not context.is_trained else ():  # ranking score, nats
+        for score in dict.fromkeys([start[0], start[-1]]) if not context.is_trained else ():  # for ranking; nats
             to_beat = [*to_beat, score._replace(note=note)]
             notify(observers, "message", f"to beat: {score.name} {score.value:.3f} ({note})")
     n_threads = trainer.machine.decoding_threads or torch.get_num_threads()
@@ -296,5 +296,5 @@ def _unbeaten(run: Run, context: RunContext, step: int, baselines: Sequence[Scor
         is_alike = abs(score.value - baseline.value) <= error and not is_unchanged
         if not is_perfect and not is_alike and not score.beats(baseline.value):
             has = f"The model has {score.value:.3f}{', as before fine-tuning' if is_unchanged else ''}"
-            other = ", or no --from" * ("5-gram" in baseline.note and context.recipe.finetuning is not None)
+            other = ". Also try without --from" * ("5-gram" in baseline.note and context.recipe.finetuning is not None)
             yield f"not beaten: {baseline.name} {baseline.value:.3f} ({baseline.note}). {has}, and needs {needs}{other}"
