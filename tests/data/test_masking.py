@@ -16,10 +16,13 @@ MARKERS = Markers(pad=0, start=1, end=2)
 LENGTHS = np.random.default_rng(3).integers(1, 90, 400)
 
 
+MASK = 3
+
+
 def batches(seed: int = 7) -> MaskedBatches:
     tokens = np.random.default_rng(1).integers(10, 60, LENGTHS.sum())
     column = Column(tokens.astype(np.uint16), np.concatenate([[0], np.cumsum(LENGTHS)]), 0)
-    return MaskedBatches(LabelledBatches(column, np.zeros(400, np.int32), 48, 512, MARKERS, seed), 60)
+    return MaskedBatches(LabelledBatches(column, np.zeros(400, np.int32), 48, 512, MARKERS, seed), 60, MASK)
 
 
 def epoch(of: MaskedBatches) -> list[MaskedBatch]:
@@ -32,10 +35,10 @@ def test_a_fifth_of_the_tokens_is_masked_but_never_markers() -> None:
     n_tokens = sum(int(batch.is_token.sum()) - 2 * len(batch.is_token) for batch in found)
     assert int((targets != IGNORED).sum()) / n_tokens == pytest.approx(MASKED, abs=0.01)
     assert sum(batch.n_targets for batch in found) == int((targets != IGNORED).sum())
-    assert not torch.isin(targets, torch.tensor([0, 1, 2])).any()
+    assert not torch.isin(targets, torch.tensor([0, 1, 2, MASK])).any()
     is_target = [batch.targets != IGNORED for batch in found]
     kept = torch.cat([(batch.tokens == batch.targets)[each] for batch, each in zip(found, is_target, strict=True)])
-    masked = torch.cat([batch.tokens[each] == MARKERS.pad for batch, each in zip(found, is_target, strict=True)])
+    masked = torch.cat([batch.tokens[each] == MASK for batch, each in zip(found, is_target, strict=True)])
     assert masked.double().mean() == pytest.approx(0.8, abs=0.04)
     assert kept.double().mean() == pytest.approx(0.1, abs=0.04)
 

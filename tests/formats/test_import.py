@@ -34,6 +34,7 @@ from penwright.losses import summed_loss
 from penwright.run.folder import Run
 from penwright.run.provenance import corpus_record
 from penwright.tasks import TASKS, RunContext, generation, make_card
+from penwright.tasks.encoding import mask_of
 from penwright.tasks.generation import FEW_TOKENS, SAMPLE_TOKENS  # before tests make them smaller
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.chat_template import ChatTemplate, Message, encode_pieces
@@ -425,6 +426,7 @@ def test_vocab_txt_tokenizes_as_transformers(tmp_path: Path) -> None:
     ours = read_tokenizer(tmp_path, {}, "classify", None)
     for text in [*TEXTS, "Thé CATS unaffable 12", ""]:
         assert [ours.start_id, *ours.encode(text), ours.end_id] == theirs(text)["input_ids"]
+    assert mask_of(ours) == theirs.mask_token_id  # for masked-token training
 
 
 def save_bert(model: transformers.PreTrainedModel, folder: Path) -> Path:

@@ -22,13 +22,24 @@ def test_requested_device_and_precision_are_used() -> None:
     assert choose(device="cpu", precision="bfloat16") == ("cpu", torch.bfloat16)
 
 
-@pytest.mark.parametrize("has_bfloat16", [True, False])
-def test_cpu_uses_bfloat16_only_with_the_instructions_for_it(
-    has_bfloat16: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("has_instructions", "gain", "precision"),
+    [(True, 1.8, torch.bfloat16), (True, 0.5, torch.float32), (False, 1.8, torch.float32)],
+)
+def test_cpu_uses_bfloat16_only_if_it_has_fast_instructions_for_it(
+    has_instructions: bool, gain: float, precision: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: has_bfloat16)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: has_instructions)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
-    assert choose(device="cpu") == ("cpu", torch.bfloat16 if has_bfloat16 else torch.float32)
+    monkeypatch.setattr(machine, "_gain_of_bfloat16", lambda: gain)
+    assert choose(device="cpu") == ("cpu", precision)
+
+
+def test_gain_of_bfloat16_is_measured_in_turn_with_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter([0.0, 4.0, 4.0, 5.0, 5.0, 8.0, 8.0, 10.0])  # float32 takes 4 and 3 seconds, bfloat16 1 and 2
+    monkeypatch.setattr(machine, "perf_counter", lambda: next(seconds))
+    monkeypatch.setattr(machine, "GAIN_ROUNDS", 2)
+    assert machine._gain_of_bfloat16() == 3.0
 
 
 def test_requested_number_of_threads_is_set() -> None:

@@ -20,6 +20,7 @@ from penwright.model import evaluating
 from penwright.model.transformer import EncoderOnly
 from penwright.tasks import generation
 from penwright.tasks.context import AnyPart, RunContext
+from penwright.tokenizers import Tokenizer
 
 N_SAMPLES, LONGEST_SAMPLE = 3, 60  # number of samples, and their maximum length in tokens
 MOST_EVALUATED = 500_000  # maximum number of tokens in a quick evaluation
@@ -27,6 +28,7 @@ COUNTED = 20_000_000  # maximum number of training tokens for the baseline, to l
 SCORE = "nats per hidden token"
 MASKED = 0.2  # share of the tokens that are targets
 REPLACED = 0.8  # share of the targets that are replaced by the mask token; half of the rest become random tokens
+MASKS = ("[MASK]", "<mask>")  # names of the mask in imported tokenizers
 MOST_CHARACTERS = 400  # maximum length, in characters, of a passage that consists of several lines
 TEXT_COLUMNS, LABEL_COLUMNS = ("text",), ()
 
@@ -48,14 +50,11 @@ def passages(chunks: Iterable[str]) -> Iterator[str]:
 
 
 class MaskedBatches(Batches[MaskedBatch]):
-    """Batches of texts in which a random share of the tokens is masked. Each epoch masks different tokens.
+    """Batches of texts in which a random share of the tokens is masked. Each epoch masks different tokens."""
 
-    The padding token also serves as the mask.
-    """
-
-    def __init__(self, texts: LabelledBatches, vocab_size: int):
-        """Wrap batches of labelled texts. Only the texts are used, not the labels."""
-        self.texts, self.vocab_size = texts, vocab_size
+    def __init__(self, texts: LabelledBatches, vocab_size: int, mask: int):
+        """Wrap batches of labelled texts, without their labels; `mask` is the token that replaces a masked one."""
+        self.texts, self.vocab_size, self.mask = texts, vocab_size, mask
         self.per_epoch, self.tokens_per_epoch = texts.per_epoch, texts.tokens_per_epoch
         self.n_cut = texts.n_cut
 
@@ -77,7 +76,7 @@ class MaskedBatches(Batches[MaskedBatch]):
         is_text = batch.is_token & (batch.tokens != markers.start) & (batch.tokens != markers.end)
         is_target = is_text & torch.from_numpy(random.random(shape) < MASKED)
         fate, others = random.random(shape), torch.from_numpy(random.integers(self.vocab_size, size=shape))
-        tokens = batch.tokens.masked_fill(is_target & torch.from_numpy(fate < REPLACED), markers.pad)
+        tokens = batch.tokens.masked_fill(is_target & torch.from_numpy(fate < REPLACED), self.mask)
         is_replaced = is_target & torch.from_numpy((fate >= REPLACED) & (fate < (1 + REPLACED) / 2))
         targets = batch.tokens.masked_fill(~is_target, IGNORED)
         return MaskedBatch(int(is_target.sum()), torch.where(is_replaced, others, tokens), batch.is_token, targets)
@@ -104,7 +103,12 @@ def batches(context: RunContext, store: TokenStore) -> MaskedBatches:
     length, tokens = recipe.model.context_length, recipe.training.batch_tokens
     no_labels = np.zeros(len(column), dtype=np.int32)
     texts = LabelledBatches(column, no_labels, length, tokens, context.markers, recipe.seed)
-    return MaskedBatches(texts, context.tokenizer.vocab_size)
+    return MaskedBatches(texts, context.tokenizer.vocab_size, mask_of(context.tokenizer))
+
+
+def mask_of(tokenizer: Tokenizer) -> int:
+    """Return the token that replaces masked tokens: the mask of an imported tokenizer, otherwise the padding token."""
+    return next((tokenizer.special_ids[name] for name in MASKS if name in tokenizer.special_ids), tokenizer.pad_id)
 
 
 def evaluate(context: RunContext) -> Sequence[Score]:

@@ -3,6 +3,7 @@
 import logging
 import os
 from contextlib import AbstractContextManager
+from math import inf
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import NamedTuple
@@ -13,7 +14,15 @@ from torch import nn
 from torch.fx.experimental import _config as shapes
 
 from penwright.config import TrainingSettings
-from penwright.devices import available_memory, keep_freed_memory, limit_threads, n_allowed, n_processors, usable_device
+from penwright.devices import (
+    available_memory,
+    keep_freed_memory,
+    limit_threads,
+    n_allowed,
+    n_processors,
+    usable_device,
+    with_threads,
+)
 from penwright.errors import Interrupted, PenwrightError, PenwrightWarning, UsageError
 from penwright.model.attention import disable_cudnn_attention
 from penwright.model.block import Stack
@@ -26,6 +35,8 @@ from penwright.training.optimizers import blocks_of
 PROCESSORS = Path("/proc/stat")  # file that counts the busy and idle ticks of each processor
 PAUSE = 0.1  # seconds over which to measure the load; the system's load average covers minutes, which is too long
 BUSY = 0.5  # if other programs use at least this share of the processors, the plan says so
+LEAST_GAIN = 1.2  # minimum speedup of matrix products for which training uses bfloat16; casts cost some of it
+GAIN_ROUNDS = 20  # number of timed products in each precision, a fraction of a millisecond each
 # Minimum seconds of training for which compiling pays off. On a CPU, compiling took 22 s, 60 s if batch lengths vary,
 # and twice as long on slow cores. GPUs were not measured.
 PAYS_FROM = 240.0
@@ -131,14 +142,29 @@ def _precision(requested: str, device: torch.device) -> tuple[torch.dtype, str]:
         )
     if device.type == "mps":
         return torch.float32, "float32: the safe choice on an Apple GPU"
-    if _cpu_multiplies_bfloat16():
-        return torch.bfloat16, "bfloat16: several times as fast as float32 on this CPU"
-    return torch.float32, "float32: this CPU has no instructions for bfloat16"
+    if not (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()):
+        return torch.float32, "float32: this CPU has no instructions for bfloat16"
+    gain = _gain_of_bfloat16()
+    if gain < LEAST_GAIN:
+        return torch.float32, "float32: bfloat16 is hardly faster or even slower on this CPU"
+    return torch.bfloat16, f"bfloat16: matrix products are {gain:.1f} times as fast as in float32 on this CPU"
 
 
-def _cpu_multiplies_bfloat16() -> bool:
-    """Return whether the CPU has bfloat16 instructions. A timing would be unreliable on a busy machine."""
-    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+def _gain_of_bfloat16() -> float:
+    """Return how many times as fast one thread multiplies matrices in bfloat16 as in float32.
+
+    Both are timed in turn, and the fastest of several timings counts, so that other programs hardly change the result.
+    Without instructions for bfloat16, the CPU emulates it, and a busy machine may hide this.
+    """
+    matrices = [torch.ones(256, 256, dtype=dtype) for dtype in (torch.float32, torch.bfloat16)]
+    fastest = [inf, inf]
+    with with_threads(1):
+        for _ in range(GAIN_ROUNDS):
+            for number, matrix in enumerate(matrices):
+                begin = perf_counter()
+                matrix @ matrix
+                fastest[number] = min(fastest[number], perf_counter() - begin)
+    return fastest[0] / fastest[1]
 
 
 def measure_speed(device: torch.device, precision: torch.dtype = torch.float32) -> float:
