@@ -7,6 +7,7 @@ import asyncio
 import base64
 import binascii
 import json
+import logging
 import os
 import shutil
 import sys
@@ -63,9 +64,16 @@ class Studio:
 
     async def watch(self) -> None:
         """Start the waiting runs one after another, until cancelled."""
+        logged: set[str] = set()
         while True:
-            with suppress(PenwrightError, OSError):  # errors, e.g. a full disk, are reported to users who start a run
-                await asyncio.to_thread(self.queue.advance)
+            try:
+                with suppress(PenwrightError, OSError):  # e.g. a full disk, which is reported to users who start a run
+                    await asyncio.to_thread(self.queue.advance)
+            except Exception as error:  # an error in one run must not keep the others waiting
+                message = f"a run of the studio could not be started: {error!r}"
+                if message not in logged:
+                    logging.getLogger("penwright").warning(message, exc_info=error)
+                logged.add(message)
             await asyncio.sleep(ADVANCE_SECONDS)
 
     def arguments(self, request: PlanRequest) -> list[str]:
@@ -113,7 +121,7 @@ def upload(studio: TheStudio, body: Upload) -> Uploaded:
         data = base64.b64decode(body.data, validate=True)
     except (binascii.Error, ValueError):
         raise UsageError("data is not valid base64") from None
-    return Uploaded(bytes=studio.texts.add(body.name, body.offset, body.total, data))
+    return Uploaded(bytes=studio.texts.add(body.name, body.offset, body.total, data, body.ticket))
 
 
 @router.post("/delete-text")

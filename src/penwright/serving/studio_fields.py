@@ -12,7 +12,7 @@ MAX_PART = 2_000_000  # maximum number of base64 characters in a part of an uplo
 Role = Literal["text", "label", "source", "target"]
 Planned = Literal["tokenizer.type", "tokenizer.vocab_size", "model.size", "model.n_layers"]
 Word = Annotated[Text, Field(max_length=40, pattern=r"^[a-z0-9-]+$")]
-Column = Annotated[Text, Field(max_length=500)]
+Column = Annotated[Text, Field(max_length=500, pattern=r"^[^\x00]*$")]  # no argument of a process can hold U+0000
 Columns = Annotated[list[int | Column], Field(min_length=1, max_length=1000)]
 
 
@@ -43,6 +43,7 @@ class Upload(ModelRequest):
     """A part of an upload, in base64."""
 
     name: Name
+    ticket: Word | None = None  # any string that tells two uploads with the same name apart
     offset: Annotated[int, Field(ge=0)]
     total: Annotated[int, Field(ge=1)]  # size of the whole file in bytes
     data: Annotated[str, Field(max_length=MAX_PART)]
