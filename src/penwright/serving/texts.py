@@ -2,12 +2,15 @@
 
 import os
 import shutil
+import time
 import unicodedata
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from stat import S_ISREG
 from tempfile import TemporaryFile
+from threading import Lock
 from typing import BinaryIO
 
 from pydantic import BaseModel
@@ -24,6 +27,7 @@ from penwright.storage import open_plain, require_plain
 FORBIDDEN = set('<>:"|?*[]/\\')  # characters with a special meaning in HTML, glob patterns, paths or on Windows
 MAX_NAME = 120  # maximum length of a name, in bytes of UTF-8
 PART = ".part"  # suffix of an unfinished upload
+ABANDONED = 3600.0  # seconds without a new part after which an unfinished upload may be deleted
 CHUNK_BYTES = 1 << 20
 NOT_SENT = {LOCK, STOP, STOPPED, TENSORBOARD}  # files of a run that are useless on other machines
 
@@ -53,18 +57,24 @@ class TextFolder:
 
     def __init__(self, folder: Path, limits: ServingSettings):
         self.folder, self._limits = folder, limits
+        self._finishing = Lock()  # held while a finished upload gets its name, so that it replaces no other text
         for path in folder.glob(f".*{PART}"):  # uploads that were interrupted when the page or the server was closed
             path.unlink()
 
     def listed(self) -> list[TextFile]:
         """List the finished uploads, sorted by name."""
-        paths = [path for path in self.folder.glob("*") if not path.name.startswith(".")]
-        plain = [path for path in paths if path.is_file() and not path.is_symlink()]
-        return [TextFile(name=path.name, bytes=path.stat().st_size) for path in sorted(plain)]
+        plain = [(path.name, stat.st_size) for path, stat in self._files() if S_ISREG(stat.st_mode)]
+        return [TextFile(name=name, bytes=size) for name, size in sorted(plain) if not name.startswith(".")]
 
     def used(self) -> int:
         """Return the size of all uploads in bytes, unfinished ones included."""
-        return sum(path.lstat().st_size for path in self.folder.glob("*"))
+        return sum(stat.st_size for _, stat in self._files())
+
+    def _files(self) -> Iterator[tuple[Path, os.stat_result]]:
+        """Yield the files in the folder with their status. Files that are just being deleted are left out."""
+        for path in self.folder.glob("*"):
+            with suppress(FileNotFoundError):
+                yield path, path.lstat()
 
     def path(self, name: str) -> Path:
         """Return the path of an upload. Raises UsageError if there is none."""
@@ -74,16 +84,22 @@ class TextFolder:
             raise UsageError(f"there is no text '{name}'. Upload it again")
         return path
 
-    def add(self, name: str, offset: int, total: int, data: bytes) -> int:
+    def add(self, name: str, offset: int, total: int, data: bytes, ticket: str | None = None) -> int:
         """Add a part of an upload, and return the number of bytes that have arrived.
+
+        Uploads with different tickets are kept apart, even if they have the same name: the first that is complete
+        gets it.
 
         Raises UsageError for a bad name or a part with the wrong offset, and PenwrightError if a limit is exceeded, or
         the finished file is a zip bomb or not text.
         """
         final = self.folder / check_name(name)
-        part = self.folder / f".{name}{PART}"
+        part = self.folder / (f".{name}{PART}" if ticket is None else f".{name}|{ticket}{PART}")
+        _require_new(final)
+        if offset == 0:
+            self._delete_abandoned()
         n_before = part.lstat().st_size if os.path.lexists(part) else 0
-        self._require_space(name, total, n_before, os.path.lexists(final))
+        self._require_space(name, total, n_before)
         self.folder.mkdir(parents=True, exist_ok=True)
         if offset == 0:
             part.unlink(missing_ok=True)
@@ -98,20 +114,26 @@ class TextFolder:
             try:
                 self._require_harmless(part, name)
                 format_of(part, name)  # raises NotText for pictures, programs, ...
+                with self._finishing:
+                    _require_new(final)
+                    part.replace(final)
             except BaseException:
                 part.unlink()
                 raise
-            part.replace(final)
         return offset + len(data)
 
     def delete(self, name: str) -> None:
         """Delete an upload."""
         self.path(name).unlink()
 
-    def _require_space(self, name: str, total: int, n_before: int, is_there: bool) -> None:
+    def _delete_abandoned(self) -> None:
+        """Delete unfinished uploads that have got no new part for a long time, to make space for others."""
+        for path, stat in self._files():
+            if path.name.startswith(".") and path.suffix == PART and time.time() - stat.st_mtime > ABANDONED:
+                path.unlink(missing_ok=True)
+
+    def _require_space(self, name: str, total: int, n_before: int) -> None:
         most, folder = self._limits.max_upload_bytes, self._limits.max_text_bytes
-        if is_there:
-            raise UsageError(f"there is already a text '{name}'. Delete it first, or rename the new one")
         if total > most:
             raise PenwrightError(f"{name} has a size of {total:,} bytes, but the limit is {most:,} (max_upload_bytes)")
         if self.used() - n_before + total > folder:
@@ -135,6 +157,11 @@ class TextFolder:
                 n_bytes += size
                 if n_bytes > most:
                     raise PenwrightError(f"{name} unpacks to more than {most:,} bytes (max_text_bytes)")
+
+
+def _require_new(path: Path) -> None:
+    if os.path.lexists(path):
+        raise UsageError(f"there is already a text '{path.name}'. Delete it first, or rename the new one")
 
 
 def require_free_disk(folder: Path, n_bytes: int) -> None:

@@ -97,10 +97,11 @@ export function makeTexts({ signal, fail, announce, changed }) {
     if (file.size > known.most) throw new Error(`${name} has a size of ${size(file.size)}, but the limit is ${size(known.most)}.`);
     sending.hidden = false;
     sending.max = file.size;
+    const ticket = Math.random().toString(36).slice(2); // tells it apart from another upload with this name
     for (let offset = 0; offset < file.size; offset += PART) {
       sending.value = offset;
       const data = base64(new Uint8Array(await file.slice(offset, offset + PART).arrayBuffer()));
-      await askJson("studio/upload", { name, offset, total: file.size, data }, { signal });
+      await askJson("studio/upload", { name, ticket, offset, total: file.size, data }, { signal });
     }
     return name;
   }
