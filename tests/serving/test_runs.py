@@ -263,8 +263,12 @@ def make_unfinished_run(runs: Path, name: str) -> Path:
     return folder
 
 
-def test_stop_request_reaches_a_run_in_training(call_api: Any, runs: Path) -> None:
+@pytest.mark.parametrize("is_longer", [False, True])
+def test_stop_request_reaches_a_run_in_training(call_api: Any, runs: Path, is_longer: bool) -> None:
+    """A finished run that trains longer is in training again, although its newest checkpoint is finished."""
     folder = make_unfinished_run(runs, "to-stop")
+    if is_longer:
+        shutil.copytree(runs / "writer" / "checkpoints", folder / "checkpoints")
     try:
         for _ in range(2):  # a second request is harmless
             status, found = call_api("runs/stop", {"run": "to-stop"})
