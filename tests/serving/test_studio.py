@@ -7,10 +7,12 @@ import http.client
 import importlib
 import io
 import json
+import os
 import shutil
 import signal
 import subprocess
 import threading
+import time
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,13 +26,14 @@ import pytest
 
 import penwright
 from penwright.errors import PenwrightError
+from penwright.run.folder import Run
 from penwright.serving.model_registry import ModelRegistry, UnknownModel
 from penwright.serving.server import Server
 from penwright.serving.settings import ServingSettings
 from penwright.serving.studio import Studio, delete_run, resume
 from penwright.serving.studio_fields import NameRequest, ResumeRequest
 from penwright.serving.texts import zipped
-from penwright.serving.training_queue import JobFacts, TrainingQueue, _locked
+from penwright.serving.training_queue import Job, JobFacts, TrainingQueue, _locked
 
 from .conftest import eventually
 
@@ -154,6 +157,39 @@ def test_choices_of_the_plan_are_kept_in_training(client: Client) -> None:
     assert job and "--set model.size=tiny --set model.n_layers=2" in " ".join(job.arguments)
 
 
+def test_error_at_the_start_of_a_run_is_logged_once_and_does_not_stop_the_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    studio, n_started = Studio(tmp_path, ServingSettings()), 0
+
+    def fail(*_: object, **__: object) -> None:
+        nonlocal n_started
+        n_started += 1
+        raise ValueError("a bug")
+
+    async def watch() -> None:
+        task = asyncio.create_task(studio.watch())
+        while n_started < 3 and not task.done():
+            await asyncio.sleep(0.01)
+        task.cancel()
+
+    monkeypatch.setattr("penwright.serving.studio.ADVANCE_SECONDS", 0.01)
+    monkeypatch.setattr("penwright.serving.training_queue.subprocess.Popen", fail)
+    for name in "abc":
+        studio.queue.add(name, [], 1.0)
+    with ThreadPoolExecutor(1) as thread:  # other tests' browsers keep an event loop running in this thread
+        thread.submit(asyncio.run, watch()).result()
+    assert n_started == 3 and {each.state for each in studio.queue.facts()} == {"failed"}
+    assert len([record for record in caplog.records if "a bug" in record.message]) == 1
+
+
+@pytest.mark.parametrize("columns", [{"text": "a\0b"}, {"label": ["a", "\0"]}])
+def test_names_of_columns_that_no_process_can_get_are_refused(client: Client, columns: object) -> None:
+    client.upload("days.txt", DAYS.encode())
+    wanted = {"texts": ["days.txt"], "columns": columns}
+    assert client.ask("studio/train", {**wanted, "name": "days"})[0] == client.ask("studio/plan", wanted)[0] == 422
+
+
 def test_disk_space_is_kept_free(runs: Path, tmp_path: Path) -> None:
     client = Client(tmp_path, min_free_bytes=10**18)
     try:
@@ -226,6 +262,38 @@ def test_upload_parts_must_be_contiguous_and_names_unique(client: Client) -> Non
     assert client.ask("studio/delete-text", {"name": "a.txt"})[0] == 200
     assert client.ask("studio")[1]["texts"] == []
     assert client.ask("studio/upload", {"name": "b.txt", "offset": 0, "total": 6, "data": "?"})[0] == 400
+
+
+def test_uploads_at_the_same_time_with_the_same_name_are_kept_apart(client: Client) -> None:
+    def part(ticket: str, offset: int, text: bytes) -> int:
+        body = {"name": name, "ticket": ticket, "offset": offset, "total": 6, "data": base64.b64encode(text).decode()}
+        return client.ask("studio/upload", body)[0]
+
+    name, tickets = "a" * 116 + ".txt", ("1" * 40, "2" * 40)
+    sent = [part(ticket, 0, letter * 3) for ticket, letter in zip(tickets, (b"a", b"b"), strict=True)]
+    sent += [part(ticket, 3, letter * 3) for ticket, letter in zip(tickets, (b"a", b"b"), strict=True)]
+    assert sent == [200, 200, 200, 400]
+    assert (client.studio.texts.folder / name).read_bytes() == b"aaaaaa"
+    assert [each["name"] for each in client.ask("studio")[1]["texts"]] == [name]
+
+
+def test_abandoned_uploads_are_deleted_when_another_begins(client: Client) -> None:
+    names, folder = [".old.txt.part", ".new.txt|1.part"], client.studio.texts.folder
+    folder.mkdir()
+    for name in names:
+        (folder / name).write_bytes(b"x" * 900_000)
+    assert client.upload("a.txt", b"x" * 900_000)[0] == 400
+    os.utime(folder / names[0], (0, 0))
+    assert client.upload("a.txt", b"x" * 900_000)[0] == 200
+    assert {path.name for path in folder.iterdir()} == {names[1], "a.txt"}
+
+
+def test_texts_that_are_being_deleted_are_not_listed(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    client.upload("a.txt", b"text")
+    glob = Path.glob
+    monkeypatch.setattr(Path, "glob", lambda self, pattern: [*glob(self, pattern), self / "gone.txt"])
+    texts = client.studio.texts
+    assert [each.name for each in texts.listed()] == ["a.txt"] and texts.used() == 4
 
 
 def test_symlinks_are_not_followed(client: Client, tmp_path: Path) -> None:
@@ -352,6 +420,55 @@ def test_run_that_is_stopped_before_it_can_write_to_its_log_counts_as_stopped(tm
     assert [each.state for each in queue.facts()] == ["stopped"]
     queue._put(queue.resume("days", None, None).model_copy(update={"started": 2.0}))
     assert [each.state for each in queue.facts()] == ["failed"], "it was not stopped again"
+
+
+def test_job_that_trains_a_finished_run_longer_counts_as_failed_until_it_saves(runs: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "days"
+    shutil.copytree(runs / "writer", folder)
+    studio, registry = Studio(tmp_path, ServingSettings()), ModelRegistry([], home=tmp_path)
+    queue = studio.queue
+
+    def end(job: Job | None) -> str:
+        assert job
+        queue._put(job.model_copy(update={"started": time.time(), "pid": 1}))
+        return queue.facts()[0].state
+
+    job = queue.resume("days", folder, 5.0)
+    assert end(job) == "failed" and "before it could save" in queue.facts()[0].note
+    resume(studio, registry, ResumeRequest(run="days"))
+    again = queue._read("days")
+    assert again and again.arguments == job.arguments == ["train", "--resume=runs/days", "--minutes", "5"]
+    assert end(again) == "failed"
+    run = Run(folder)
+    weights = run.checkpoints.newest()[0].weights()
+    run.checkpoints.save(8, weights, weights, {"step": 8, "total_steps": 9})
+    assert [each.state for each in queue.facts()] == ["failed"]
+    resume(studio, registry, ResumeRequest(run="days"))
+    again = queue._read("days")
+    assert again and again.arguments == ["train", "--resume=runs/days"], "its budget is saved"
+    end(again)
+    run.checkpoints.save(9, weights, weights, {"step": 9, "total_steps": 9})
+    assert [each.state for each in queue.facts()] == ["finished"]
+
+
+def test_run_that_is_stopped_while_it_is_being_started_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, popen = TrainingQueue(tmp_path), subprocess.Popen
+
+    def start(*_: object, pass_fds: tuple[int, ...], **__: object) -> Any:
+        stopping.start()
+        stopping.join(0.1)
+        return popen(["sleep", "60"], pass_fds=pass_fds)
+
+    stopping = threading.Thread(target=lambda: queue.stop("days"))
+    queue.add("days", [], 1.0)
+    monkeypatch.setattr("penwright.serving.training_queue.subprocess.Popen", start)
+    queue.advance()
+    stopping.join()
+    (process,) = queue._processes
+    assert process.wait(10) == -signal.SIGTERM
+    assert [each.state for each in queue.facts()] == ["stopped"]
 
 
 @pytest.mark.parametrize("name", ["mine", "home/novel", "-odd", f"home/{'ä' * 100}"])

@@ -65,7 +65,8 @@ class TrainingQueue:
     def __init__(self, folder: Path):
         self.home, self.folder = folder, folder / "queue"
         self._processes: list[subprocess.Popen[bytes]] = []  # training processes, polled until they end
-        self._mutex = RLock()  # held while a run's lock file is tested, since the test locks it for a moment
+        # held while a job is changed, and while a run's lock file is tested, since the test locks it for a moment
+        self._mutex = RLock()
         self._own: BinaryIO | None = None
 
     def open(self) -> None:
@@ -101,38 +102,44 @@ class TrainingQueue:
         return self._run(job).folder if job else None
 
     def resume(self, name: str, folder: Path | None, minutes: float | None) -> Job:
-        """Queue a run again: resume `folder`, for `minutes` more if given, or rerun the job if `folder` is None."""
-        if self._is_running(name):
-            raise UsageError(f"{name} is already being trained")
-        before = self._read(name)
-        if folder is None:
-            if before is None:
+        """Queue a run again: resume `folder`, for `minutes` more if given, or rerun the job if `folder` is None.
+
+        A job that failed before it saved any of its further training is rerun, too: its budget is still needed.
+        """
+        with self._mutex:
+            if self._is_running(name):
+                raise UsageError(f"{name} is already being trained")
+            before = self._read(name)
+            if before and (folder is None or (minutes is None and not self._has_begun(before))):
+                anew = {"created": time.time(), "started": None, "pid": None, "was_stopped": False}
+                return self._put(before.model_copy(update=anew))
+            if folder is None:
                 raise UsageError(f"there is no run '{name}' to resume")
-            anew = {"created": time.time(), "started": None, "pid": None, "was_stopped": False}
-            return self._put(before.model_copy(update=anew))
-        place = os.path.relpath(folder, self.home)
-        arguments = ["train", f"--resume={place}", *([] if minutes is None else ["--minutes", f"{minutes:g}"])]
-        known = before.minutes if before else None
-        total = known + (minutes or 0.0) if known is not None else None
-        return self._put(Job(name=name, folder=place, arguments=arguments, minutes=total, created=time.time()))
+            place = os.path.relpath(folder, self.home)
+            arguments = ["train", f"--resume={place}", *([] if minutes is None else ["--minutes", f"{minutes:g}"])]
+            known = before.minutes if before else None
+            total = known + (minutes or 0.0) if known is not None else None
+            return self._put(Job(name=name, folder=place, arguments=arguments, minutes=total, created=time.time()))
 
     def remove(self, name: str) -> None:
         """Remove a run from the queue, but keep its folder. Raises UsageError while the run is being trained."""
-        if self._is_running(name):
-            raise UsageError(f"{name} is being trained. Stop it first")
-        for suffix in (".json", ".log", ".lock"):
-            self._file(name, suffix).unlink(missing_ok=True)
+        with self._mutex:
+            if self._is_running(name):
+                raise UsageError(f"{name} is being trained. Stop it first")
+            for suffix in (".json", ".log", ".lock"):
+                self._file(name, suffix).unlink(missing_ok=True)
 
     def stop(self, name: str) -> None:
         """Ask the training process to save and stop. Terminate it if it is still preparing, with nothing to save."""
-        job = self._read(name)
-        if job is None or not self._is_running(name):
-            raise UsageError(f"{name} is not being trained by this studio")
-        if self._state(job) == "preparing" and job.pid is not None:
-            self._put(job.model_copy(update={"was_stopped": True}))
-            os.kill(job.pid, signal.SIGTERM)
-        else:
-            self._run(job).request_stop()
+        with self._mutex:
+            job = self._read(name)
+            if job is None or not self._is_running(name):
+                raise UsageError(f"{name} is not being trained by this studio")
+            if self._state(job) == "preparing" and job.pid is not None:
+                self._put(job.model_copy(update={"was_stopped": True}))
+                os.kill(job.pid, signal.SIGTERM)
+            else:
+                self._run(job).request_stop()
 
     def facts(self) -> list[JobFacts]:
         """List the runs in the queue, in the order in which they were added."""
@@ -187,11 +194,25 @@ class TrainingQueue:
             if not steps.is_file() or steps.stat().st_mtime < job.started:
                 return "preparing"
             return "stopping" if run.is_stop_requested else "training"
-        with suppress(*DAMAGE):
-            if run.is_finished:
-                return "finished"
+        if self._has_finished(job):
+            return "finished"
         is_stopped = job.was_stopped or run.was_stopped or self._error(job) == INTERRUPTED
         return "stopped" if is_stopped else "failed"
+
+    def _has_finished(self, job: Job) -> bool:
+        """Return whether the run was finished after the job was started. An earlier job may have finished it, too."""
+        run = self._run(job)
+        with suppress(*DAMAGE):
+            saved = max((each.folder.stat().st_mtime for each in run.checkpoints.all()), default=0.0)
+            return run.is_finished and saved >= (job.started or 0.0)
+        return False
+
+    def _has_begun(self, job: Job) -> bool:
+        """Return False if the job trains a finished run longer, but has saved nothing yet."""
+        with suppress(*DAMAGE):
+            is_longer = job.arguments[1].startswith("--resume=") and "--minutes" in job.arguments
+            return not is_longer or self._has_finished(job) or not self._run(job).is_finished
+        return True
 
     def _note(self, job: Job, state: JobState) -> str:
         """Return the last line of the log or, for a run that failed, its error."""
