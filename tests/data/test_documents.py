@@ -140,6 +140,31 @@ def test_html_after_an_element_without_end_tag_is_read(tmp_path: Path) -> None:
     assert read_lines(tmp_path, "a.html", page) == ["One", "Two"]
 
 
+@pytest.mark.parametrize(
+    ("damage", "text"),
+    [
+        ("<select><option>A<option>B", ""),
+        ("<![other[ x ]>", ""),
+        ("<![ 1 ]>", ""),
+        ("<!--", "<!--"),
+        ("<a b='", "<a b='"),
+    ],
+)
+def test_html_after_damaged_markup_is_read(tmp_path: Path, damage: str, text: str) -> None:
+    page = f"<html><p>One{damage}<p>Two</p><p>Three &amp; 3</html>"
+    first = ["One"] if not text else [f"One{text}<p>Two"]
+    assert read_lines(tmp_path, "a.html", page) == [*first, *["Two"] * (not text), "Three & 3"]
+
+
+@pytest.mark.parametrize("part", ["<a ", "<!--a ", "<![CDATA[ ", "</a ", "<a '"])
+def test_html_after_much_unclosed_markup_is_read_without_it(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+    monkeypatch.setattr(markup, "FEWEST_REPAIRS", 2)
+    monkeypatch.setattr(markup, "MOST_REREAD", 0)  # each repair reads the rest of the page again
+    lines = markup.html_lines(f"<p>One{part * 50}Two &amp; 2")
+    assert lines[0].startswith("One")
+    assert "".join(lines).count("<") == 2
+
+
 def test_line_breaks_in_chinese_text_add_no_spaces(tmp_path: Path) -> None:
     assert read_lines(tmp_path, "a.html", "<html><p>这是一个\n句子, 又\nword.</html>") == ["这是一个句子, 又 word."]
     assert read_lines(tmp_path, "a.srt", f"1\n{TIMES[0]}\n<i>这是</i>\n第二行\n") == ["这是第二行"]
@@ -266,6 +291,10 @@ TIMES = "00:00:01,000 --> 00:00:02,000", "00:00:03,000 --> 00:00:04,000"
 WEBVTT = (
     "WEBVTT\n\nNOTE no\n\nintro\n00:01.000 --> 00:02.000 align:left\n<v Ann>One two.\n\n00:03.000 --> 00:04.000\nThree."
 )
+ROLLING = (  # automatic captions, which repeat the line above
+    f"WEBVTT\n\n{TIMES[0]}\n \nOne<00:00:01.500><c> two.</c>\n\n{TIMES[0]}\nOne two.\n \n\n"
+    f"{TIMES[1]}\nOne two.\nThree.<00:00:03.500><c> </c>\n\n{TIMES[1]}\nThree.\n \n"
+)
 ASS_DIALOGUE = "Dialogue: 0,0:0:1,0:0:2,D,,0,0,0,,One\\Ntwo.\nDialogue: 0,0:0:3,0:0:4,D,,0,0,0,,{\\i1}Three."
 
 
@@ -276,11 +305,26 @@ ASS_DIALOGUE = "Dialogue: 0,0:0:1,0:0:2,D,,0,0,0,,One\\Ntwo.\nDialogue: 0,0:0:3,
         ("a.txt", f"1\r\n{TIMES[0]}\r\nOne\r\ntwo.\r\n\r\n2\r\n{TIMES[1]}\r\nThree."),
         ("a.srt", f"1\n{TIMES[0]}\nOne\n\ntwo.\n\n2\n{TIMES[1]}\n\nThree.\n\n\n"),
         ("a.vtt", WEBVTT),
+        ("a.vtt", ROLLING),
         ("a.ass", f"[Script Info]\n\n[Events]\n{ASS_DIALOGUE}"),
     ],
 )
 def test_subtitles_yield_the_spoken_lines(tmp_path: Path, name: str, content: str) -> None:
     assert read_lines(tmp_path, name, content) == ["One two.", "Three."]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "expected"),
+    [
+        ("sgm", '<seg id="1">One <seg id="2">Two</seg>', "Two"),
+        ("srt", f"1\n{TIMES[0]}\n<b One\n<i>Two</i>", "<b One Two"),
+        ("srt", f"1\n{TIMES[0]}\n{{\\b One\n{{\\b1}}Two", "{\\b One Two"),
+        ("srt", f"1\n{'9' * 5000}:{TIMES[0]}\nOne\n\n{TIMES[1]}\nTwo", "Two"),
+        ("vtt", f"WEBVTT\n\n{TIMES[0]}\nNo.\n\n{TIMES[1]}\nNo.", "No. No."),
+    ],
+)
+def test_segments_keep_all_but_their_own_markup(kind: str, text: str, expected: str) -> None:
+    assert " ".join(line for _, line in markup.segments(kind, text)) == expected
 
 
 @pytest.mark.parametrize(

@@ -40,9 +40,18 @@ BROWSERS = {
     "iso8859-11": "cp874",
     "tis-620": "cp874",
 }
-TIMES = re.compile(r"^[ \t]*((?:\d+:)?\d+:\d\d[,.]\d{1,3})[ \t]*-->[ \t]*(?:\d+:)?\d+:\d\d[,.]\d{1,3}")
-STYLE = re.compile(r"\{\\[^}]*\}|</?(?:[biuv]|c|font|ruby|rt|lang)(?:[ .][^>]*)?>|<\d[\d:.]*>")
-SEGMENT = re.compile(r"<seg(?:\s+id\s*=\s*[\"']?([^\"'\s>]*)[\"']?)?[^>]*>(.*?)</seg\s*>", re.IGNORECASE | re.DOTALL)
+TIMES = re.compile(r"^[ \t]*((?:\d{1,9}:)?\d{1,9}:\d\d[,.]\d{1,3})[ \t]*-->[ \t]*(?:\d+:)?\d+:\d\d[,.]\d{1,3}")
+# Files may come from anybody: no match of these patterns looks past the next tag, so that the time stays linear.
+STYLE = re.compile(r"\{\\[^{}]*\}|</?(?:[biuv]|c|font|ruby|rt|lang)(?:[ .][^<>]*)?>|<\d[\d:.]*>")
+SEGMENT = re.compile(
+    r"<seg(?:\s+id\s*+=\s*+[\"']?([^\"'\s<>]*+)[\"']?)?+[^<>]*+>((?:(?!<seg[\s>]).)*?)</seg\s*>",
+    re.IGNORECASE | re.DOTALL,
+)
+MARKUP = re.compile(r"<[^<>]*>?")
+DEEPEST = 500  # maximum number of elements inside each other that are tracked while their text is skipped
+FEWEST_REPAIRS = 20  # minimum number of tags and comments without an end that are repaired in a page
+MOST_REREAD = 10_000_000  # approximate maximum number of characters that are read again for further repairs
+WORD_TIME = re.compile(r"<(?:\d\d:)?\d\d:\d\d\.\d{3}><c>")  # marks automatic captions of YouTube
 PIECE = re.compile(r"(?=<doc[\s>])", re.IGNORECASE)
 DOCUMENT_NAME = re.compile(r"<doc\s[^>]*?docid\s*=\s*[\"']?([^\"'>]*)", re.IGNORECASE)
 Segments = Iterator[tuple[str, str]]  # (identifier, text)
@@ -52,6 +61,7 @@ def html_lines(text: str) -> list[str]:
     """Return the text of a page: one line for each paragraph, heading, list item or table cell."""
     page = _Page()
     page.feed(text)
+    page.repair(max(FEWEST_REPAIRS, MOST_REREAD // max(1, len(text))))
     page.close()
     page.end_line()
     return page.lines
@@ -90,8 +100,10 @@ class _Page(HTMLParser):
         """Begin a new line if the element is a block."""
         if self.dropped and tag in ("rb", "rt", "rp") and self.dropped[-1] in ("rt", "rp"):
             self.dropped.pop()  # the end tags of rt and rp are optional
+        if self.dropped and self.dropped[-1] == "select" and tag in BLOCKS and tag != "hr":
+            self.dropped.pop()  # its end tag is missing
         if tag in DROPPED:
-            self.dropped.append(tag)
+            self.dropped += [tag] * (len(self.dropped) < DEEPEST)
         elif self.dropped:
             self.inside[tag] += tag in BLOCKS
         elif tag in BLOCKS:
@@ -124,6 +136,31 @@ class _Page(HTMLParser):
         """Add text to the current line."""
         if not self.dropped:
             self.line.append(data)
+
+    def parse_marked_section(self, i: int, report: bool = True) -> int:
+        """Skip an unknown `<![...>` like a comment, as browsers do."""
+        try:
+            return super().parse_marked_section(i, report)
+        except AssertionError:
+            return self.parse_bogus_comment(i)
+
+    def repair(self, most: int) -> None:
+        """Continue after tags and comments that never end. After `most` of them, leave out all further markup.
+
+        HTMLParser alone would search the rest of the page again for each of them.
+        """
+        for _ in range(most):
+            rest = self.rawdata
+            end = rest.find(">", 1) + 1 or rest.find("<", 1)
+            if not rest.startswith("</" if self.cdata_elem else "<") or end < 0:
+                return
+            self.rawdata = ""
+            self.handle_data(unescape(rest[:end]))
+            self.feed(rest[end:])
+        rest, self.rawdata = self.rawdata, ""
+        for part in MARKUP.split(rest):
+            self.handle_data(unescape(part))
+            self.end_line()
 
     def end_line(self) -> None:
         """Store the current line unless it is blank. Preformatted text is split at its line breaks."""
@@ -158,29 +195,45 @@ def segments(name: str, text: str) -> Segments:
             return _cues(text, is_webvtt=name == "vtt")
 
 
+def numbered_segments(name: str, text: str) -> dict[tuple[str, int], str]:
+    """Return the text of each segment, keyed by its identifier and its number among those with this identifier."""
+    seen, texts = Counter[str](), dict[tuple[str, int], str]()
+    for identifier, content in segments(name, text):
+        texts[identifier, seen[identifier]] = content
+        seen[identifier] += 1
+    return texts
+
+
 def _cues(text: str, *, is_webvtt: bool) -> Segments:
     """Yield the start time and text of each cue. The text is one line, without styles.
 
     A blank line ends a cue only in WebVTT, where notes may follow.
     """
+    are_rolling, shown = is_webvtt and WORD_TIME.search(text) is not None, list[str]()
+    for time, lines in _timed_lines(text, is_webvtt=is_webvtt):
+        new = lines if time else []
+        if are_rolling and any(map(str.strip, new)):  # each cue begins with the last lines of the cue before
+            before, shown = shown, [line for line in map(_plain, lines) if line]
+            new = next(shown[n:] for n in (2, 1, 0) if shown[:n] == before[max(0, len(before) - n) :])
+        if any(map(str.strip, new)):
+            yield time, _plain("\n".join(new))
+
+
+def _timed_lines(text: str, *, is_webvtt: bool) -> Iterator[tuple[str, list[str]]]:
+    """Yield the lines of each cue with their start time, which is empty for other lines."""
     time, lines = "", list[str]()
     for line in text.split("\n"):
         if matched := TIMES.match(line):
             if lines and lines[-1].strip().isdecimal():
                 lines.pop()  # the number of the next cue
-            yield from _cue(time, lines)
+            yield time, lines
             time, lines = _seconds(matched[1]), []
         elif is_webvtt and not line.strip():
-            yield from _cue(time, lines)
+            yield time, lines
             time, lines = "", []
         else:
             lines.append(line)
-    yield from _cue(time, lines)
-
-
-def _cue(time: str, lines: Sequence[str]) -> Segments:
-    if time and any(map(str.strip, lines)):
-        yield time, _plain("\n".join(lines))
+    yield time, lines
 
 
 def _seconds(time: str) -> str:
