@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from penwright.data.corpus import Columns, Corpus, Pair, ReadingOptions
 from penwright.data.detection import detect_task
 from penwright.data.parallel import open_evaluation_pairs, open_pairs
+from penwright.data.readers import bilingual
 from penwright.data.text import open_text
 from penwright.errors import PenwrightError
 
@@ -95,6 +96,55 @@ def test_inline_codes_are_dropped_and_highlighted_text_is_kept(tmp_path: Path) -
     assert (" ".join(["Bold", "hightitle", "end."]), "x") in all_pairs(
         open_pairs([write(tmp_path, "a.tmx", tmx([*PAIRS, (seg, "x")]))])
     )
+
+
+@pytest.mark.parametrize(("between", "break_"), [("Save{}file.", " "), ("保存{}文件。", "")])
+def test_codes_for_line_breaks_separate_words(tmp_path: Path, between: str, break_: str) -> None:
+    codes = ['<x id="1" ctype="lb"/>', "<ph>&lt;br /&gt;</ph>", '<ph subType="xlf:lb"/>']
+    units = [(between.format(code), f"{n}") for n, code in enumerate(codes)]
+    expected = {(between.format(break_), target) for _, target in units}
+    assert expected <= all_pairs(open_pairs([write(tmp_path, "a.xlf", xliff([*PAIRS, *units]))]))
+
+
+def test_marked_sentences_of_xliff_are_paired_by_their_numbers(tmp_path: Path) -> None:
+    def side(*texts: str) -> str:
+        return "".join(f'<g><mrk mtype="seg" mid="{n}">{text}</mrk></g> ' for n, text in enumerate(texts))
+
+    original = f"One. Two.</source><seg-source>{side('One.', 'Two.')}</seg-source><source>"
+    units = [(original, side("Eins.", "")), (f"{original} ", "Eins. Zwei."), (f"{original}  ", side("1.", "2."))]
+    corpus = open_pairs([write(tmp_path, "a.sdlxliff", xliff([*PAIRS, *units]))])
+    pairs = {("One.", "Eins."), ("One. Two.", "Eins. Zwei."), ("One.", "1."), ("Two.", "2.")}
+    assert all_pairs(corpus) == {*PAIRS, *pairs}
+    assert [each.count for each in corpus.report.dropped] == [1]
+
+
+@pytest.mark.parametrize(
+    ("name", "tag", "state"),
+    [("a.xlf", "target", "new"), ("a.xlf", "target", "needs-translation"), ("b.xliff", "segment", "initial")],
+)
+def test_untranslated_targets_of_xliff_are_dropped_and_counted(tmp_path: Path, name: str, tag: str, state: str) -> None:
+    parts = FORMS[name](PAIRS).split(f"<{tag}>")
+    text = f"<{tag}>".join(parts[:4]) + f'<{tag} state="{state}">' + f'<{tag} state="translated">'.join(parts[4:])
+    corpus = open_pairs([write(tmp_path, name, text)])
+    assert all_pairs(corpus) == {*PAIRS[:3], *PAIRS[4:]}
+    assert [each.count for each in corpus.report.dropped] == [1]
+
+
+def test_empty_unit_does_not_hide_the_next_one(tmp_path: Path) -> None:
+    text = xliff(PAIRS).replace("<trans-unit", """<trans-unit id="e" a=">" b='"'/><trans-unit""")
+    assert all_pairs(open_pairs([write(tmp_path, "a.xlf", text)])) == set(PAIRS)
+
+
+def test_language_that_begins_late_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bilingual, "SAMPLE", 20)
+    late = tmx(PAIRS, ("en", "fr")).partition("<body>")[2]
+    path = write(tmp_path, "a.tmx", tmx(PAIRS).partition("</body>")[0] + late)
+    assert all_pairs(open_pairs([path], ReadingOptions(Columns(source="EN", target="fr")))) == set(PAIRS)
+
+
+def test_colon_after_any_character_is_text(tmp_path: Path) -> None:
+    units = [(f"{a} m²:area /CO₂:x", b) for a, b in PAIRS]
+    assert all_pairs(open_pairs([write(tmp_path, "a.tmx", tmx(units))])) == set(units)
 
 
 @settings(max_examples=30, deadline=None)
@@ -198,6 +248,14 @@ def test_subtitles_with_matching_cues_are_paired(tmp_path: Path) -> None:
     corpus = open_pairs([first, second])
     assert all_pairs(corpus) == {pair for n, pair in enumerate(PAIRS) if n != 7}
     assert ([each.count for each in corpus.report.dropped], corpus.names) == ([1], ("en", "de"))
+
+
+def test_cues_with_the_same_start_are_all_paired(tmp_path: Path) -> None:
+    paths = [
+        write(tmp_path, f"film.{language}.srt", srt([text for text, _ in PAIRS]) + srt([text for _, text in PAIRS]))
+        for language in ("en", "de")
+    ]
+    assert all_pairs(open_pairs(paths)) == {(text, text) for pair in PAIRS for text in pair}
 
 
 def test_subtitles_of_different_films_are_refused(tmp_path: Path) -> None:

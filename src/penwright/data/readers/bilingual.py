@@ -10,8 +10,9 @@ from xml.etree.ElementTree import Element, ParseError, fromstring
 from penwright.data.corpus import Broken
 from penwright.data.files import SourceFile, read_markup
 from penwright.data.readers.formats import FORMATS
-from penwright.data.readers.markup import segments
+from penwright.data.readers.markup import numbered_segments
 from penwright.errors import PenwrightError, import_extra
+from penwright.text import join_lines
 
 SEVERAL = 5  # the English plural is paired with the translation for this number
 SAMPLE = 1000  # number of translation units (pairs) from which the languages are detected
@@ -23,16 +24,15 @@ ALONE = Broken("without a counterpart in the other file")
 ENOUGH = 0.5  # minimum share of matching segments in two files
 LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 LONGEST = 4 << 20  # maximum length of a translation unit, in characters; a longer one counts as damaged
-NAMES = {  # elements that contain translations
-    "tmx": ("tu",),
-    "xliff": ("trans-unit", "unit"),
-    "tbx": ("termEntry", "conceptEntry"),
-    "wmt": ("doc",),
-}
+# The elements that contain translations.
+NAMES = {"tmx": "tu", "xliff": "trans-unit|unit", "tbx": "termEntry|conceptEntry", "wmt": "doc"}
 ROOT_END = {"tmx": "tmx", "xliff": "xliff", "wmt": "dataset", "tbx": "tbx|martif"}
 SIDES = {"tuv", "langSet", "langSec"}
 CODES = {"bpt", "ept", "ph", "it", "ut"}  # elements with formatting codes; a `sub` inside them is text
-PREFIX = re.compile(r"[<\s/](?!xml:|xmlns:)([A-Za-z_][\w.-]*):(?=[A-Za-z_])")
+BREAK = "\0"  # stands for a line break; XML cannot contain it
+LINE_BREAK = re.compile(r"(?:xlf:|x-)?(?:lb|br)|<br\s*/?>", re.IGNORECASE)  # marks a code that breaks the line
+UNTRANSLATED = {"new", "needs-translation", "initial"}  # states in which the target is only a copy of the source
+PREFIX = re.compile(r"[<\s/](?!xml:|xmlns:)([A-Za-z_][A-Za-z0-9_.-]*):(?=[A-Za-z_])")
 LANGUAGES = re.compile(r"""\s(source-language|target-language|srcLang|trgLang)\s*=\s*["']([^"']*)["']""")
 Texts = dict[str, str]  # the texts of a translation unit, keyed by language
 
@@ -56,7 +56,8 @@ def bilingual_languages(file: SourceFile, source: str | None, target: str | None
     if file.format == "po":
         return ("msgstr", "msgid") if source == "msgstr" or target == "msgid" else ("msgid", "msgstr")
     counts = Counter(language for texts in islice(read_units(file), SAMPLE) for language in texts)
-    if len(counts) < 2:  # the sample may contain no translation
+    wanted = {_primary(_normalized(name)) for name in (source, target) if name is not None}
+    if len(counts) < 2 or not wanted <= set(map(_primary, counts)):  # the sample may contain no translation
         counts = Counter(language for texts in read_units(file) for language in texts)
     requested = [None if name is None else _find_language(file, name, counts) for name in (source, target)]
     wide = Counter[str]()
@@ -86,7 +87,7 @@ def segment_pairs(first: SourceFile, second: SourceFile, encoding: str | None) -
     A segment of the first file without a counterpart is yielded as broken. Raises PenwrightError if fewer than half of
     the segments match.
     """
-    sides = [dict(segments(each.format, read_markup(each.path, encoding))) for each in (first, second)]
+    sides = [numbered_segments(each.format, read_markup(each.path, encoding)) for each in (first, second)]
     shared = sides[0].keys() & sides[1].keys()
     if len(shared) < ENOUGH * max(map(len, sides)):
         by = "document and number" if first.format == "sgm" else "time"
@@ -110,6 +111,10 @@ def _side(texts: dict[str, str], name: str) -> str | None:
     return next(matches, None)
 
 
+def _normalized(language: str) -> str:
+    return language.lower().replace("_", "-")
+
+
 def _primary(language: str) -> str:
     """Return the language without its region: `en` for `en-us`."""
     return language.split("-", maxsplit=1)[0]
@@ -120,7 +125,7 @@ def _find_language(file: SourceFile, name: str, counts: Counter[str]) -> str:
 
     Raises PenwrightError if the file does not have the language.
     """
-    name = name.lower().replace("_", "-")
+    name = _normalized(name)
     alike = [language for language in counts if _primary(language) == _primary(name)]
     if name in alike and len(alike) > 1:
         return name
@@ -188,8 +193,9 @@ def _pieces(file: SourceFile) -> Iterator[tuple[bool, str]]:
 
     Raises PenwrightError if the end of the file is missing.
     """
-    names = "|".join(NAMES[file.format])
-    start = re.compile(rf"<(?:[\w.-]+:)?(?:{names})(?=[\s>])")
+    names = NAMES[file.format]
+    is_empty = r"""(?:[^<>"']|"[^"]*"|'[^']*')*/>"""
+    start = re.compile(rf"<(?:[\w.-]+:)?(?:{names})(?=[\s>])(?!{is_empty})")
     end = re.compile(rf"</(?:[\w.-]+:)?(?:{names})\s*>")
     rest, before = "", ""
     for block in file.blocks():
@@ -229,7 +235,7 @@ def _side_texts(unit: Element) -> Texts:
         if _name(side) in SIDES and language:
             text = next((_text(each) for each in side.iter() if _name(each) in ("seg", "term")), None)
             if text is not None:
-                texts.setdefault(language.lower().replace("_", "-"), text)
+                texts.setdefault(_normalized(language), text)
     return texts
 
 
@@ -237,11 +243,30 @@ def _xliff_texts(unit: Element, source: str, target: str) -> Iterator[Texts]:
     """Yield the texts of an XLIFF 1.2 unit, or of each segment in an XLIFF 2 unit."""
     if source == target:
         source, target = "source", "target"
-    segments = [each for each in unit if _name(each) == "segment"] or [unit]
-    for segment in segments:
-        sides = {_name(each): _text(each) for each in reversed(segment) if _name(each) in ("source", "target")}
-        named = {source: sides.get("source", ""), target: sides.get("target", "")}
-        yield {language: text for language, text in named.items() if text}
+    for segment in [each for each in unit if _name(each) == "segment"] or [unit]:
+        for first, second in _xliff_sides(segment):
+            yield {language: text for language, text in {source: first, target: second}.items() if text}
+
+
+def _xliff_sides(segment: Element) -> Iterator[tuple[str, str]]:
+    """Yield both sides of each sentence that is marked in an XLIFF 1.2 unit; without marks, of the whole segment."""
+    parts = {_name(each): each for each in reversed(segment)}
+    original, translation = parts.get("source"), parts.get("target")
+    if {each.get("state") for each in (segment, translation) if each is not None} & UNTRANSLATED:
+        translation = None
+    first, second = _marked(parts.get("seg-source", original)), _marked(translation)
+    if first and (translation is None or (second and second.keys() <= first.keys())):
+        yield from ((text, second.get(mark, "")) for mark, text in first.items())
+    else:
+        yield _text(original), _text(translation)
+
+
+def _marked(side: Element | None) -> Texts:
+    """Return the text of each marked sentence, keyed by its identifier."""
+    marks = (
+        () if side is None else (each for each in side.iter() if _name(each) == "mrk" and each.get("mtype") == "seg")
+    )
+    return {each.get("mid", str(n)): _text(each) for n, each in enumerate(marks)}
 
 
 def _wmt_texts(document: Element) -> Iterator[Texts]:
@@ -254,10 +279,10 @@ def _wmt_texts(document: Element) -> Iterator[Texts]:
     yield from by_id.values()
 
 
-def _text(element: Element) -> str:
+def _text(element: Element | None) -> str:
     """Return the text of an element without formatting codes, at any depth of nesting."""
     parts: list[str] = []
-    waiting: list[tuple[Element | str, bool]] = [(element, True)]
+    waiting: list[tuple[Element | str, bool]] = [] if element is None else [(element, True)]
     while waiting:
         each, is_text = waiting.pop()
         if isinstance(each, str):
@@ -266,7 +291,9 @@ def _text(element: Element) -> str:
         inside = (is_text or _name(each) == "sub") and _name(each) not in CODES
         waiting += [pair for child in reversed(each) for pair in ((child.tail or "", inside), (child, inside))]
         parts.append((each.text or "") if inside else "")
-    return " ".join("".join(parts).split())
+        if any(map(LINE_BREAK.fullmatch, (*each.attrib.values(), (each.text or "").strip()))):
+            parts.append(BREAK)
+    return join_lines(" ".join(line.split()) for line in "".join(parts).split(BREAK))
 
 
 def _name(element: Element) -> str:
