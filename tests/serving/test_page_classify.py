@@ -113,15 +113,40 @@ def test_row_opens_its_text_and_escape_returns(visit: Any) -> None:
 
 
 def test_csv_is_parsed_and_round_trips(visit: Any) -> None:
+    tables = {
+        "a\tb\n1\t2\r\n\n": [["a", "b"], ["1", "2"]],
+        '\nx;"y;z"\na, b;c': [["x", "y;z"], ["a, b", "c"]],
+        "only a line, with commas": [["only a line, with commas"]],
+        "one\ntwo": [["one"], ["two"]],
+        "Good, but long, and slow\nBad\nFine, fine\n": [["Good, but long, and slow"], ["Bad"], ["Fine, fine"]],
+        'text\tlabel\n"Never, I said.\t0\ngood\t1': [["text", "label"], ['"Never, I said.', "0"], ["good", "1"]],
+    }
     page = visit("#/classify")
     rows = page.evaluate(
         """async (texts) => {
           const { parse, format } = await import("./screens/classify/csv.js");
           return [texts.map((text) => parse(text)), parse(format([["a,\\"b\\"", "c\\nd"], ["", "\U0001f98a"]]))];
         }""",
-        ["a\tb\n1\t2\r\n\n", 'x;"y;z"\n', "only a line, with commas", "one\ntwo"],
+        list(tables),
     )
-    assert rows == [
-        [[["a", "b"], ["1", "2"]], [["x", "y;z"]], [["only a line", " with commas"]], [["one"], ["two"]]],
-        [['a,"b"', "c\nd"], ["", "\U0001f98a"]],
-    ]
+    assert rows == [list(tables.values()), [['a,"b"', "c\nd"], ["", "\U0001f98a"]]]
+
+
+def test_requests_for_a_table_are_limited_and_finished_rows_are_kept_after_an_error(visit: Any) -> None:
+    script = """async (lengths) => {
+      const { makeMany } = await import("/screens/classify/many.js");
+      const [sent, errors] = [[], []];
+      window.fetch = async (path, { body }) => {
+        const { texts } = JSON.parse(body);
+        sent.push(texts.length);
+        const results = texts.map(() => ({ label: "a", labels: null, score: null, scores: { a: 1, b: 0 } }));
+        return new Response(JSON.stringify({ results }), { status: sent.length < 4 ? 200 : 413 });
+      };
+      const [signal, model] = [new AbortController().signal, { id: "films", labels: ["a", "b"] }];
+      const [announce, chosen, fail] = [() => {}, () => {}, (error) => errors.push(error)];
+      const many = makeMany({ model, signal, announce, chosen, fail });
+      await many.show(lengths.map((length) => ["x".repeat(length)]));
+      return [sent, many.root.querySelectorAll("tbody tr").length, errors.length];
+    }"""
+    lengths = [300_000, 200_000, 600_000, *[1] * 70]
+    assert visit("#/clusters").evaluate(script, lengths) == [[2, 1, 64, 6], 67, 1]

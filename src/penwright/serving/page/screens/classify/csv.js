@@ -1,15 +1,15 @@
 /** Tables as text, separated by commas, semicolons or tabs. Quoted cells may hold separators and line breaks. */
 
-/** Return the most frequent separator in a text's first line, outside quotes, or null. */
-export function separatorOf(text) {
-  const first = text.replace(/"(?:[^"]|"")*"/g, "").split("\n", 1)[0];
-  const counts = ["\t", ",", ";"].map((mark) => [mark, first.split(mark).length - 1]);
-  const [mark, count] = counts.sort((one, other) => other[1] - one[1])[0];
-  return count ? mark : null;
+/** Return the separators in the first line, outside quotes, the most frequent first. */
+function separatorsIn(text) {
+  const lines = text.replace(/"(?:[^"]|"")*"/g, "").split("\n");
+  const first = lines.find((line) => line.trim()) ?? "";
+  const counts = ["\t", ",", ";"].map((mark) => [mark, first.split(mark).length - 1]).filter(([, count]) => count);
+  return counts.toSorted((one, other) => other[1] - one[1]).map(([mark]) => mark);
 }
 
-/** Return rows of cells, without blank lines. A text without separators is one column. */
-export function parse(text, separator = separatorOf(text)) {
+/** Return rows of cells, without blank lines. Without a separator, or without quotes, quotation marks are letters. */
+function rowsOf(text, separator, hasQuotes = separator !== null) {
   const rows = [];
   let [row, cell, quoted] = [[], "", false];
   const endCell = () => (row.push(cell), (cell = ""));
@@ -18,19 +18,32 @@ export function parse(text, separator = separatorOf(text)) {
     if (row.some((each) => each.trim())) rows.push(row);
     row = [];
   };
-  const given = text.replace(/^\ufeff/, "").replace(/\r\n?/g, "\n");
-  for (let at = 0; at < given.length; at++) {
-    const letter = given[at];
-    if (quoted && letter === '"' && given[at + 1] === '"') cell += given[++at];
+  for (let at = 0; at < text.length; at++) {
+    const letter = text[at];
+    if (quoted && letter === '"' && text[at + 1] === '"') cell += text[++at];
     else if (quoted && letter === '"') quoted = false;
     else if (quoted) cell += letter;
-    else if (letter === '"' && cell === "" && separator !== null) quoted = true;
+    else if (letter === '"' && cell === "" && hasQuotes) quoted = true;
     else if (letter === separator) endCell();
     else if (letter === "\n") endRow();
     else cell += letter;
   }
+  if (quoted) return rowsOf(text, separator, false); // a mark that is never closed would swallow the rest
   endRow();
   return rows;
+}
+
+/**
+ * Return rows of cells, without blank lines. If no separator gives all rows the same number of cells, as in prose with
+ * commas, each line is a single cell.
+ */
+export function parse(text) {
+  const given = text.replace(/^\ufeff/, "").replace(/\r\n?/g, "\n");
+  for (const separator of separatorsIn(given)) {
+    const rows = rowsOf(given, separator);
+    if (rows.length > 1 && rows.every((row) => row.length === rows[0].length)) return rows;
+  }
+  return rowsOf(given, null);
 }
 
 /** Return rows as CSV (RFC 4180). */

@@ -8,7 +8,8 @@ import { newest } from "../../newest.js";
 import { download } from "../../saving.js";
 import { columnsOf, format } from "./csv.js";
 
-const AT_ONCE = 64; // number of texts per request
+const AT_ONCE = 64; // maximum number of texts per request
+const MOST_CHARACTERS = 500_000; // maximum length of these texts: the server limits the bytes of a request
 const SHOWN = 500; // maximum number of rows to draw
 
 const ORDERS = {
@@ -18,6 +19,14 @@ const ORDERS = {
   label: ["by label", (one, other) => one.label.localeCompare(other.label) || one.confidence - other.confidence],
   wrong: ["errors first", (one, other) => other.wrong - one.wrong || other.confidence - one.confidence],
 };
+
+/** Return the rows of a request that begins with row `from`: at least one. */
+function batch(rows, from) {
+  let [to, size] = [from, 0];
+  do size += rows[to++].text.length;
+  while (to < Math.min(rows.length, from + AT_ONCE) && size + rows[to].text.length <= MOST_CHARACTERS);
+  return rows.slice(from, to);
+}
 
 /** Create the table. Calls `chosen(text, row)` when a row is opened. */
 export function makeMany({ model, signal, announce, chosen, fail }) {
@@ -97,10 +106,10 @@ export function makeMany({ model, signal, announce, chosen, fail }) {
     progress.hidden = false;
     progress.max = given.length;
     try {
-      for (let from = 0; from < given.length; from += AT_ONCE) {
+      for (let from = 0, some; from < given.length; from += some.length) {
         progress.value = from;
         summary.textContent = `${from.toLocaleString("en")} of ${given.length.toLocaleString("en")}`;
-        const some = given.slice(from, from + AT_ONCE);
+        some = batch(given, from);
         const { results } = await askJson(
           "classify",
           { model: model.id, texts: some.map(({ text }) => text) },
@@ -111,7 +120,9 @@ export function makeMany({ model, signal, announce, chosen, fail }) {
       draw();
       announce(summary.textContent);
     } catch (error) {
-      if (!stopped.aborted) fail(error);
+      if (stopped.aborted) return;
+      draw(); // the rows that are finished
+      fail(error);
     }
     if (!stopped.aborted) progress.hidden = true;
   }
