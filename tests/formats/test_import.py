@@ -1543,6 +1543,25 @@ def test_adapter_of_an_imported_writer_states_its_origin(llama: Path, tmp_path: 
     card = (tmp_path / "adapter" / "README.md").read_text(encoding="utf-8")
     assert "license: mit" in card
     assert "LlamaForCausalLM" in card
+    adapter, merged = tmp_path / "adapter", tmp_path / "runs" / "llama"
+    (adapter / "README.md").write_text(card.replace("license: mit", "license: cc0-1.0"), encoding="utf-8")
+    penwright.export(base, "penwright", merged, adapter=adapter)
+    new = {"finetuning": {"base": str(llama)}}
+    start = with_imported_base(new, tmp_path / "runs" / "new")["finetuning"]["base"]
+    assert start == str(tmp_path / "runs" / "llama-2")  # the merged run has other weights than the imported model
+    assert with_imported_base(new, tmp_path / "runs" / "new")["finetuning"]["base"] == start
+    for name, run in (("hf", merged), ("direct", base)):
+        penwright.export(run, "huggingface", tmp_path / name, adapter=adapter if run == base else None)
+        card = (tmp_path / name / "README.md").read_text(encoding="utf-8")
+        assert f"{llama} (LlamaForCausalLM, licence: mit), with the adapter {adapter} (licence: cc0-1.0) merged" in card
+        assert "license: mit, cc0-1.0\n" in card and "adapter, sha256 " in card
+    penwright.train(write_novel(tmp_path), run=tmp_path / "z", base=merged, settings=settings, quiet=True)
+    penwright.export(tmp_path / "z", "peft", tmp_path / "of-merged")
+    names = [
+        json.loads((tmp_path / name / "adapter_config.json").read_text())["base_model_name_or_path"]
+        for name in ("adapter", "of-merged")
+    ]
+    assert names == [str(llama), str(merged)]
 
 
 def test_imported_writer_is_trained_with_its_chat_template(llama: Path, tmp_path: Path) -> None:

@@ -54,6 +54,15 @@ class CorpusFile(BaseModel):
     sha256: str
 
 
+class MergedAdapter(CorpusFile):
+    """An adapter that was merged into an imported model: its folder, the SHA-256 sum of its weights, its licence."""
+
+    licence: str | None = None
+
+    def __str__(self) -> str:
+        return f"the adapter {self.path} (licence: {self.licence or 'not stated'})"
+
+
 class Origin(BaseModel):
     """The origin of an imported model, as stored in corpus.json."""
 
@@ -61,9 +70,17 @@ class Origin(BaseModel):
     architecture: str
     licence: str | None = None
     files: list[CorpusFile] = []  # files from which the model was imported
+    adapters: list[MergedAdapter] = []  # adapters that were merged into the model, in this order
 
     def __str__(self) -> str:
-        return f"imported from {self.source} ({self.architecture}, licence: {self.licence or 'not stated'})"
+        adapted = f", with {' and '.join(map(str, self.adapters))} merged" if self.adapters else ""
+        return f"imported from {self.source} ({self.architecture}, licence: {self.licence or 'not stated'}){adapted}"
+
+    @property
+    def licences(self) -> str | None:
+        """The known licences of the model and of the merged adapters."""
+        known = filter(None, [self.licence, *(each.licence for each in self.adapters)])
+        return ", ".join(dict.fromkeys(known)) or None
 
 
 class ReadingRecord(BaseModel):
@@ -89,6 +106,11 @@ class CorpusRecord(BaseModel):
     def is_untrained(self) -> bool:
         """Whether this is an imported model without further training. Its training text is not available."""
         return self.imported is not None and self.trained_from is None
+
+    @property
+    def is_as_imported(self) -> bool:
+        """Whether this is an imported model with its own weights: without training, and without merged adapters."""
+        return self.imported is not None and self.is_untrained and not self.imported.adapters
 
 
 def corpus_record(run: Run) -> CorpusRecord:

@@ -17,16 +17,17 @@ from penwright.formats.ctranslate2 import save_ctranslate2, usage_of
 from penwright.formats.export import NO_METADATA, ModelMetadata, new_folder, write_card
 from penwright.formats.gguf import save_gguf
 from penwright.formats.huggingface_export import architecture_for, save_huggingface
-from penwright.formats.huggingface_files import without_prefix
+from penwright.formats.huggingface_files import licence_of, without_prefix
 from penwright.formats.onnx import save_onnx
-from penwright.formats.peft import Adapter, load_adapter, save_adapter
+from penwright.formats.peft import ADAPTER, Adapter, load_adapter, save_adapter
 from penwright.model import EncoderOnly, Model
 from penwright.model.lora import merged
 from penwright.model.weights import load_weights, weights_of
 from penwright.run.checkpoints import Tensors
 from penwright.run.folder import CORPUS, LINEAR_FILE, Run
-from penwright.run.provenance import corpus_record, made_with
+from penwright.run.provenance import MergedAdapter, Origin, corpus_record, made_with
 from penwright.run.records import METRICS, finite_or_none, read_records
+from penwright.storage import sha256_of
 from penwright.tasks import RunContext, scoring_of
 from penwright.tasks.labelled import classifier_model, predictions
 from penwright.tasks.multi_label import fit_thresholds
@@ -68,17 +69,18 @@ def export(
     if to == "peft":
         _save_adapter(run, output, say)
         return
-    model = run.model()
+    model, origin = run.model(), corpus_record(run.run).imported
     if adapter is not None:
-        origin, labels = corpus_record(run.run).imported, run.card.labels
-        source = origin.source if origin else None
+        labels, source = run.card.labels, origin.source if origin else None
         adapter_weights = load_adapter(adapter, model, run.tokenizer, run.best.weights_sha256, labels, source)
         load_weights(model, merged(run.weights(), adapter_weights.tensors, adapter_weights.settings), str(adapter))
+        origin = origin and _with_adapter(origin, adapter)
     if to == "penwright":
         with new_folder(output) as unfinished:
-            _save_run(run, {name: parameter.detach() for name, parameter in model.named_parameters()}, unfinished)
+            weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
+            _save_run(run, weights, origin, unfinished)
         return
-    metadata = _metadata(run)
+    metadata = _metadata(run, origin)
     if to == "huggingface" and run.recipe.model.ngrams and architecture_for(model, run.tokenizer, metadata.labels):
         metadata = metadata._replace(card=metadata.card + _scores_without_ngrams(run, model, say))
     elif metadata.labels:
@@ -173,13 +175,20 @@ def _calibrate(context: RunContext) -> None:
         model.thresholds.copy_(fit_thresholds(scale * outputs, truth))
 
 
-def _metadata(run: OpenedRun) -> ModelMetadata:
+def _with_adapter(origin: Origin, adapter: Path) -> Origin:
+    """Return the origin of an imported model into which this adapter was merged."""
+    digest, licence = sha256_of(adapter / ADAPTER), licence_of(adapter)
+    added = MergedAdapter(path=adapter.as_posix(), sha256=digest, licence=licence)
+    return origin.model_copy(update={"adapters": [*origin.adapters, added]})
+
+
+def _metadata(run: OpenedRun, origin: Origin | None) -> ModelMetadata:
     """Return the labels of a run and, if the run or its base was imported, the model's origin and licence."""
-    record = corpus_record(run.run)
-    origin, card = record.imported, ""
+    record, card = corpus_record(run.run), ""
     if origin is not None:
-        front = f"---\nlicense: {origin.licence}\n---\n" if origin.licence else ""
-        files = "".join(f"- {Path(file.path).name}, sha256 {file.sha256}\n" for file in origin.files)
+        front = f"---\nlicense: {origin.licences}\n---\n" if origin.licences else ""
+        made_of = [*origin.files, *origin.adapters]
+        files = "".join(f"- {Path(file.path).name}, sha256 {file.sha256}\n" for file in made_of)
         what = f"was {origin}" if record.is_untrained else f"was fine-tuned from a model that was {origin}"
         card = f"{front}This model {what}. Imported files:\n\n{files}"
     chat = run.recipe.chat
@@ -187,7 +196,7 @@ def _metadata(run: OpenedRun) -> ModelMetadata:
         # The run was trained on answers without reasoning. Other programs would ask for reasoning by default.
         chat = chat.model_copy(update={"template": f"{{% set enable_thinking = false %}}{chat.template}"})
     linear = run.linear(whole=True) if run.recipe.model.ngrams else None
-    licence = origin.licence if origin else None
+    licence = origin.licences if origin else None
     return ModelMetadata(run.card.labels, licence, card, chat, run.recipe.decoding, linear)
 
 
@@ -195,14 +204,15 @@ def _save_adapter(run: OpenedRun, output: Path, say: Say) -> None:
     recipe = run.recipe
     if recipe.lora is None or recipe.finetuning is None:
         raise UsageError(f"{run.run.folder} has no adapter: it was not trained with --lora")
-    model, metadata, weights = run.model(), _metadata(run), run.best.weights()
+    metadata = _metadata(run, corpus_record(run.run).imported)
+    model, weights = run.model(), run.best.weights()
     if recipe.task == "classify" and recipe.model.ngrams:
         metadata = metadata._replace(card=metadata.card + _scores_without_ngrams(run, model, say))
         calibrated = weights_of(model)  # LoRA is merged, so only the head has the same name
         weights = {name: calibrated.get(name, tensor) for name, tensor in weights.items() if name != "mixture"}
     metadata = metadata._replace(card=metadata.card + _thresholds(model, metadata.labels))
     origin = corpus_record(open_base(recipe, run.run).run)
-    base = without_prefix(origin.imported.source) if origin.imported and origin.is_untrained else None
+    base = without_prefix(origin.imported.source) if origin.imported and origin.is_as_imported else None
     adapter = Adapter(recipe.lora, weights, recipe.finetuning.base_sha256)
     with new_folder(output) as unfinished:
         name = base or recipe.finetuning.base
@@ -210,7 +220,7 @@ def _save_adapter(run: OpenedRun, output: Path, say: Say) -> None:
         write_card(metadata, unfinished)
 
 
-def _save_run(run: OpenedRun, weights: Tensors, folder: Path) -> None:
+def _save_run(run: OpenedRun, weights: Tensors, origin: Origin | None, folder: Path) -> None:
     """Write the weights as a finished run that does not depend on a base model."""
     made = Run.create(folder)
     recipe = run.recipe.model_copy(update={"lora": None, "finetuning": None})
@@ -219,7 +229,7 @@ def _save_run(run: OpenedRun, weights: Tensors, folder: Path) -> None:
     record = run.run.read_json(CORPUS)
     if isinstance(record.get("trained_from"), str):
         record["trained_from"] = Path(os.path.relpath(run.run.real_folder / record["trained_from"], folder)).as_posix()
-    made.write_json(CORPUS, record)
+    made.write_json(CORPUS, record | ({"imported": origin.model_dump()} if origin else {}))
     if run.linear() is not None:
         copyfile(run.run.folder / LINEAR_FILE, made.folder / LINEAR_FILE)
     made.checkpoints.made_with = made_with(made, recipe)

@@ -124,7 +124,7 @@ def _is_import_of(source: str, folder: Path) -> bool:
     """Return whether this folder holds a run that was imported from this source, whose files have not changed since."""
     try:
         record = corpus_record(Run.open(folder))
-        is_same = record.is_untrained and record.imported is not None and record.imported.source == source
+        is_same = record.is_as_imported and record.imported is not None and record.imported.source == source
         return is_same and all(sha256_of(Path(file.path).resolve()) == file.sha256 for file in record.files)
     except (PenwrightError, OSError):
         return False
