@@ -48,8 +48,8 @@ from penwright.tasks import TASKS, AnyCorpus, RunContext, linear
 from penwright.tasks.labelled import linear_note, target_table
 from penwright.tasks.multi_label import FEWEST_POSITIVES, baselines, fit_thresholds
 from penwright.workflows.evaluate import evaluation_context, open_corpus_of
-from penwright.workflows.finetune import with_old_text
 from penwright.workflows.load import OpenedRun, open_run
+from penwright.workflows.old_text import with_old_text
 from penwright.workflows.plan import first_examples, prepare
 from penwright.workflows.train import _begin, train
 

@@ -10,8 +10,15 @@ import torch
 from safetensors.torch import load_file
 
 import penwright as penwright_package
+from penwright.config import Table
+from penwright.data.batches import MixedBatches
+from penwright.errors import PenwrightError
 from penwright.run.folder import Run
+from penwright.tasks import TASKS
 from penwright.workflows.load import open_run
+from penwright.workflows.old_text import old_texts, with_old_text
+from penwright.workflows.plan import prepare
+from penwright.workflows.train import _begin
 
 from .conftest import QUICK, Command
 
@@ -30,6 +37,8 @@ def new_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pairs = [f"{a} und {b}\t{words[a]} and {words[b]}\n" for a in words for b in words]
     pairs += [f"{a} und {b} {c}\t{words[a]} and {words[b]} {words[c]}\n" for a in words for b in words for c in words]
     (folder / "pairs.tsv").write_text("".join(pairs), encoding="utf-8")
+    labelled = [f"house {n} is {('cold', 'warm')[n % 2]},{('yes', 'no')[n % 2]}\n" for n in range(60)]
+    (folder / "labels.csv").write_text("text,label\n" + "".join(labelled), encoding="utf-8")
     return folder
 
 
@@ -111,6 +120,29 @@ def test_keep_old_averages_the_weights_with_those_of_the_base(
     assert any(not torch.equal(tensor, trained[f"raw/{name}"]) for name, tensor in checkpoint.weights().items())
     refused = penwright("train", new_text / "nights.txt", *options, "--lora", 2, "--set", "finetuning.base_weight=0.2")
     assert (refused.returncode, "base_weight cannot be combined with [lora]" in refused.stderr) == (2, True)
+    assert_a_chat_model_keeps_both_older_texts(runs, tmp_path)
+
+
+def assert_a_chat_model_keeps_both_older_texts(runs: Path, folder: Path) -> None:
+    talks = [{"prompt": f"Is house {n} cold?", "completion": f"House {n} is."} for n in range(60)]
+    (folder / "chat.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in talks), encoding="utf-8")
+    chat: Table = {"data": {"train": [str(folder / "chat.jsonl")]}, "training": {"steps": 3}}
+    chat["finetuning"] = {"base": str(folder / "run"), "keep_old": 0.25}
+    said: list[str] = []
+    context = _begin(prepare(chat, say=said.append), Run.create(folder / "chat"), [])
+    assert any(f"the text of {runs / 'writer'} is mixed in, too" in line for line in said)
+    assert context.recipe.task == "chat" and context.training is not None
+    mixed = with_old_text(context, TASKS["chat"].batches(context, context.training))
+    assert isinstance(mixed, MixedBatches) and isinstance(mixed.old, MixedBatches)
+    assert (mixed.share, mixed.old.share) == (0.25, 0.4)
+    for batches, word in ((mixed.new, "ssistant"), (mixed.old.new, "roof"), (mixed.old.old, "rain")):
+        tokens = [token for number in range(3) for token in batches.batch(number).tokens.flatten().tolist()]
+        assert word in context.tokenizer.decode(tokens)
+    recipe = folder / "run" / "recipe.toml"
+    content = recipe.read_text(encoding="utf-8").partition("\n")[2]
+    recipe.write_text(content.replace(str(runs / "writer"), str(folder / "run")), encoding="utf-8")
+    with pytest.raises(PenwrightError, match="is named as its own base"):
+        old_texts(context.recipe)
 
 
 def test_lora_saves_only_adapters_and_merges_them_on_loading(
@@ -276,6 +308,8 @@ def test_classifier_may_get_a_different_head_from_its_base(
         ("writer", "nights.txt", ("--set", "tokenizer.type=bytes"), "keeps its tokenizer"),
         ("writer", "nights.txt", ("--add-tokens", "9", "--set", "finetuning.freeze_embeddings=true"), "add_tokens"),
         ("translator", "pairs.tsv", ("--keep-old", "1.5"), "keep_old"),
+        ("writer", "labels.csv", ("--keep-old", "0.5"), "its task is generate, and the task of this run is classify"),
+        ("classifier", "labels.csv", ("--keep-old", "0.5"), "its labels (bad, good) differ"),
         ("nothing", "nights.txt", (), "there is no run in"),
         ("writer", "greek.txt", (), "unknown to the tokenizer"),
     ],

@@ -2,15 +2,11 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from penwright.config import BUDGETS, Recipe, Table, merge
-from penwright.data.batches import Batches, MixedBatches
-from penwright.data.bucketing import AnyBatches
 from penwright.data.corpus import LabelKind
 from penwright.data.encoding import decode
 from penwright.errors import PenwrightError, Say, UsageError
@@ -19,13 +15,13 @@ from penwright.languages import Languages, languages_between, same_languages
 from penwright.model import HEAD, Model
 from penwright.model.weights import start_from, weights_for
 from penwright.run.provenance import MAY_CHANGE, corpus_record
-from penwright.tasks import TASKS, AnyCorpus, RunContext, kept_training_tokens, reading_of, token_store
+from penwright.tasks import TASKS, AnyCorpus, kept_training_tokens, token_store
 from penwright.text import words
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.vocabulary import extended, trimmed
 from penwright.training.auto.planner import FEW_LABELS
-from penwright.workflows.evaluate import require_unchanged, with_resolved_paths
 from penwright.workflows.load import HEAD_SETTINGS, OpenedRun, base_weights, open_base, open_run
+from penwright.workflows.old_text import old_texts, require_old_text
 
 SAMPLE = 1_000_000  # number of characters of the new text to check against the base model's tokenizer
 FEW_HELD_OUT = 0.05  # fraction of texts to hold out if there are few: with 16 texts per label, about one of them
@@ -112,11 +108,7 @@ def require_suitable(recipe: Recipe, corpus: AnyCorpus, tokenizer: Tokenizer | N
             f"{languages.source} to {languages.target}. Name the files or the columns in the other order"
         )
     if recipe.finetuning.keep_old:
-        if base.recipe.task != recipe.task or base.card.labels != corpus.labels:
-            raise PenwrightError(
-                f"--keep-old cannot mix in the text of {recipe.finetuning.base}: its task or its labels differ"
-            )
-        _old_corpus(recipe)
+        require_old_text(recipe, base, corpus, say)
 
 
 def _unknown_text(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[str]:
@@ -196,12 +188,12 @@ def changed_tokenizer(recipe: Recipe, corpus: AnyCorpus, say: Say) -> Tokenizer 
 
 
 def _used_tokens(recipe: Recipe, corpus: AnyCorpus, tokenizer: Tokenizer) -> set[int]:
-    """Return the ids of all tokens in the new corpus and, with `keep_old`, in the corpus of the base model."""
+    """Return the ids of all tokens in the new corpus and, with `keep_old`, in the old texts."""
     assert recipe.finetuning is not None
     used = set[int]()
-    for each in [corpus, *([_old_corpus(recipe)] if recipe.finetuning.keep_old else [])]:
+    for task, each in [(recipe.task, corpus), *((old.recipe.task, old.corpus) for old in old_texts(recipe))]:
         for held_out in (False, True):
-            store = token_store(recipe.task, each, tokenizer, each.labels, held_out=held_out)
+            store = token_store(task, each, tokenizer, each.labels, held_out=held_out)
             used.update(*(np.unique(store.column(name).tokens).tolist() for name in store.columns))
     return used
 
@@ -239,32 +231,3 @@ def origin_of_base(recipe: Recipe) -> dict[str, object]:
     """Return the entry of corpus.json that records the origin of an imported base; empty for any other base."""
     origin = corpus_record(open_base(recipe).run).imported if recipe.finetuning else None
     return {} if origin is None else {"imported": origin.model_dump()}
-
-
-def with_old_text(context: RunContext, batches: AnyBatches) -> AnyBatches:
-    """Mix batches of the base model's training text into the given batches if the recipe sets `finetuning.keep_old`."""
-    recipe = context.recipe
-    if recipe.finetuning is None or not recipe.finetuning.keep_old:
-        return batches
-    corpus = _old_corpus(recipe)
-    store = token_store(recipe.task, corpus, context.tokenizer, corpus.labels, held_out=False)
-    old: Batches[Any] = TASKS[recipe.task].batches(replace(context, corpus=corpus), store)
-    new: Batches[Any] = batches
-    return MixedBatches(new, old, recipe.finetuning.keep_old)
-
-
-def _old_corpus(recipe: Recipe) -> AnyCorpus:
-    """Open the text that the base model was trained on. Raise PenwrightError if the text is missing or has changed."""
-    base = open_base(recipe)
-    if corpus_record(base.run).is_untrained:
-        raise PenwrightError(f"{base.run.folder} was imported without its training text: leave out --keep-old")
-    theirs = with_resolved_paths(base.run, base.recipe)
-    advice = "Restore the text, or leave out --keep-old"
-    try:
-        corpus = TASKS[theirs.task].open_corpus(theirs.data.train, reading_of(theirs, corpus_record(base.run).columns))
-    except PenwrightError as error:
-        raise PenwrightError(
-            f"--keep-old needs the text that {base.run.folder} was trained on: {error}. {advice}"
-        ) from None
-    require_unchanged(base.run, corpus, f"{advice}.")
-    return corpus

@@ -29,8 +29,9 @@ from penwright.training.distributed.ranks import Ranks
 from penwright.training.observers import Observer, notify
 from penwright.training.trainer import Trainer
 from penwright.workflows.evaluate import is_trained_on
-from penwright.workflows.finetune import start_from_base, with_old_text
+from penwright.workflows.finetune import start_from_base
 from penwright.workflows.load import load, open_base
+from penwright.workflows.old_text import with_old_text
 
 FILES_OF_RANKS = (TOKENIZER, CORPUS)  # files of the run folder that rank 0 sends to the other ranks
 

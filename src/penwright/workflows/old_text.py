@@ -1,0 +1,84 @@
+"""The texts that the base of a fine-tuned run was trained on, which `finetuning.keep_old` mixes into the new text."""
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from penwright.config import Recipe
+from penwright.data.batches import Batches, MixedBatches
+from penwright.data.bucketing import AnyBatches
+from penwright.errors import PenwrightError, Say
+from penwright.formats.pretrained import listed
+from penwright.run.folder import RECIPE, Run
+from penwright.run.provenance import corpus_record
+from penwright.tasks import TASKS, AnyCorpus, RunContext, reading_of, token_store
+from penwright.workflows.evaluate import require_unchanged, with_resolved_paths
+from penwright.workflows.load import OpenedRun, open_base, open_run
+
+
+class OldText(NamedTuple):
+    """The text that an earlier run was trained on, and its recipe, with resolved paths."""
+
+    run: Run
+    recipe: Recipe
+    corpus: AnyCorpus
+
+
+def require_old_text(recipe: Recipe, base: OpenedRun, corpus: AnyCorpus, say: Say) -> None:
+    """Raise PenwrightError if the text of the base model cannot be mixed in. Name older texts that are mixed in, too.
+
+    Writers and chat models predict the next token of both kinds of text.
+    """
+    refused, task = f"--keep-old cannot mix in the text of {base.run.folder}", base.recipe.task
+    if task != recipe.task and not {task, recipe.task} <= {"generate", "chat"}:
+        raise PenwrightError(f"{refused}: its task is {task}, and the task of this run is {recipe.task}")
+    if base.card.labels != corpus.labels:
+        raise PenwrightError(f"{refused}: its labels ({listed(base.card.labels)}) differ from those of this text")
+    for newer, older in pairwise(old_texts(recipe)):
+        say(f"the text of {older.run.folder} is mixed in, too: {newer.run.folder} was trained with --keep-old")
+
+
+def with_old_text(context: RunContext, batches: AnyBatches) -> AnyBatches:
+    """Mix batches of the base model's training text into the given batches if the recipe sets `finetuning.keep_old`.
+
+    If the base model was trained with `keep_old`, too, its text has its own share of an older text.
+    """
+    mixed: Batches[Any] | None = None
+    for old in reversed(old_texts(context.recipe)):
+        store = token_store(old.recipe.task, old.corpus, context.tokenizer, old.corpus.labels, held_out=False)
+        own: Batches[Any] = TASKS[old.recipe.task].batches(replace(context, corpus=old.corpus), store)
+        mixed = _mixed(own, mixed, old.recipe)
+    new: Batches[Any] = batches
+    return _mixed(new, mixed, context.recipe)
+
+
+def _mixed(new: Batches[Any], old: Batches[Any] | None, recipe: Recipe) -> Batches[Any]:
+    return new if old is None or recipe.finetuning is None else MixedBatches(new, old, recipe.finetuning.keep_old)
+
+
+def old_texts(recipe: Recipe) -> list[OldText]:
+    """Open the text of the base model and, as long as the base was trained with `keep_old`, that of its own base.
+
+    The newest text is the first. Raises PenwrightError if a text is missing or has changed.
+    """
+    found = list[OldText]()
+    while recipe.finetuning and recipe.finetuning.keep_old:
+        base = open_base(recipe) if not found else open_run(recipe.finetuning.base)  # an older base may have changed
+        if any(base.run.folder.resolve() == old.run.folder.resolve() for old in found):
+            raise PenwrightError(f"{base.run.folder} is named as its own base. Restore its {RECIPE}")
+        recipe = with_resolved_paths(base.run, base.recipe)
+        found.append(OldText(base.run, recipe, _old_corpus(base.run, recipe)))
+    return found
+
+
+def _old_corpus(run: Run, theirs: Recipe) -> AnyCorpus:
+    """Open the text that a run was trained on. Raise PenwrightError if the text is missing or has changed."""
+    record, advice = corpus_record(run), "Restore the text, or leave out --keep-old"
+    if record.is_untrained:
+        raise PenwrightError(f"{run.folder} was imported without its training text: leave out --keep-old")
+    try:
+        corpus = TASKS[theirs.task].open_corpus(theirs.data.train, reading_of(theirs, record.columns))
+    except PenwrightError as error:
+        raise PenwrightError(f"--keep-old needs the text that {run.folder} was trained on: {error}. {advice}") from None
+    require_unchanged(run, corpus, f"{advice}.")
+    return corpus
