@@ -95,6 +95,8 @@ def test_override_without_key_or_value_is_refused(text: str) -> None:
 
 def test_tables_are_merged_key_by_key() -> None:
     assert merge({"a": {"x": 1, "y": 2}, "b": 1}, {"a": {"y": 3}}) == {"a": {"x": 1, "y": 3}, "b": 1}
+    with pytest.raises(UsageError, match="a: must be a table of settings"):
+        merge({"a": {"x": 1}}, {"a": 3})
 
 
 def test_merging_another_type_replaces_the_whole_variant() -> None:

@@ -25,6 +25,7 @@ NEEDED = {  # advice on settings without a default
     "base": ": name the run to start from with --from RUN",
     "task": ": set it to generate, chat, translate, classify or encode",
 }
+NOT_A_TABLE = "must be a table of settings"
 
 
 class Settings(BaseModel):
@@ -89,7 +90,10 @@ def parse_override(text: str) -> Table:
 
 
 def merge(*tables: Mapping[str, Any]) -> Table:
-    """Merge tables recursively; later ones override earlier ones. A table of another `type` is replaced as a whole."""
+    """Merge tables recursively; later ones override earlier ones. A table of another `type` is replaced as a whole.
+
+    Raises UsageError if a single value would override a table.
+    """
     merged: Table = {}
     for table in tables:
         for key, value in table.items():
@@ -97,6 +101,8 @@ def merge(*tables: Mapping[str, Any]) -> Table:
             if isinstance(value, Mapping) and isinstance(below, Mapping):
                 is_other = "type" in value and "type" in below and value["type"] != below["type"]
                 merged[key] = dict(value) if is_other else merge(below, value)
+            elif below and isinstance(below, Mapping) and value is not None:
+                raise UsageError(f"the settings: {key}: {NOT_A_TABLE}")
             else:
                 merged[key] = value
     return merged
@@ -150,7 +156,7 @@ def _refusal(kind: type[Settings], problems: Sequence[Mapping[str, Any]], where:
 
 
 REASONS = {  # by pydantic's type of a problem; other problems keep pydantic's message
-    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "must be a table of settings"),
+    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), NOT_A_TABLE),
     "tuple_type": "must be a list",
     "too_short": "must not be empty",
     "string_type": "must be a string",
