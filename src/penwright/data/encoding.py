@@ -9,8 +9,7 @@ from difflib import get_close_matches
 from encodings.aliases import aliases
 from typing import TYPE_CHECKING, Literal
 
-from charset_normalizer import from_bytes
-
+from penwright.data.letters import guess_encoding
 from penwright.errors import PenwrightError
 
 if TYPE_CHECKING:
@@ -52,17 +51,8 @@ MIXED = "utf-8|"  # prefix that marks a mixed encoding; the rest names the encod
 FEWEST_MIXED = 0.05  # a file is mixed if each of two encodings has at least this share of its non-ASCII lines
 LONGEST_LINE = 1 << 24  # maximum number of bytes decoded at once; longer lines are split
 MAX_CONTROLS = 0.05  # maximum share of control characters (NUL included) in the bytes of a text
-CANDIDATES = [
-    *("cp1252", "cp1250", "iso8859_2", "cp1253", "cp1254"),
-    *("cp1251", "koi8_r", "iso8859_5", "cp866"),  # Cyrillic
-    *("cp1255", "iso8859_8", "cp1256", "iso8859_6", "cp874"),  # Hebrew, Arabic, Thai
-    *("cp932", "euc_jp", "gb18030", "big5", "big5hkscs", "cp949"),
-]
-CARONS = b"\x8a\x8e\x9a\x9e"  # Š, Ž, š, ž in Windows-1250 and Windows-1252; rare in the languages of the latter
-TURKISH = b"\xfd"  # ı in Windows-1254: 40 % of Turkish non-ASCII letters; ý in Windows-1252: rare even in Icelandic
 BORDER = re.compile(rb"[\x00-\x2f][^\x00-\x2f]*\Z")  # in no encoding does a byte below 0x30 continue a character
 HEAD, SAMPLE = 1 << 16, 1 << 15  # numbers of bytes examined to recognize text, and to guess an encoding
-MAX_STRANGENESS = 0.4  # maximum mess ratio (as charset_normalizer defines it); pangrams stay below it
 MAX_INVALID = 0.001  # maximum share of invalid bytes in a damaged UTF-8 file
 STRAY_BYTES = 3  # a file with more invalid sequences than this may have another encoding
 
@@ -219,29 +209,6 @@ def whole_characters(sample: bytes) -> bytes:
     """Return the sample without its end, where a cut may have split a multi-byte character."""
     border = BORDER.search(sample)
     return sample[: border.start() + 1] if border and border.start() else sample[: len(sample) & ~1]
-
-
-def guess_encoding(sample: bytes) -> str:
-    """Return the likeliest encoding of lines that are not UTF-8. The sample must end with a complete character."""
-    matches = from_bytes(sample, cp_isolation=CANDIDATES, enable_fallback=False, threshold=MAX_STRANGENESS)
-    best = matches.best()
-    if best is None:
-        return "cp1252"
-    as_good = [match for match in matches if match.chaos <= best.chaos and match.coherence >= best.coherence]
-    alike = {name for match in as_good for name in match.could_be_from_charset}
-    if alike & {"cp1252", "cp1254"} and _is_turkish(sample):
-        return "cp1254"
-    if "cp1252" in alike and not any(byte in sample for byte in CARONS):
-        return "cp1252"  # the most common of several encodings that fit equally well
-    if "iso8859_2" in alike and not any(0x80 <= byte < 0xA0 for byte in sample):
-        return "iso8859_2"  # ISO 8859-2 has no letters in 0x80-0x9F, unlike Windows-1250
-    return best.encoding
-
-
-def _is_turkish(sample: bytes) -> bool:
-    """Return whether ı makes up more than a fifth of the non-ASCII bytes, as in Turkish."""
-    beyond_ascii = len(sample) - len(sample.translate(None, bytes(range(128, 256))))
-    return 5 * sample.count(TURKISH) > beyond_ascii
 
 
 def known_encoding(name: str) -> str | None:

@@ -28,11 +28,11 @@ from penwright.data.encoding import (
     describe_non_text,
     first_guess,
     first_invalid,
-    guess_encoding,
     is_damaged_utf8,
     is_mixed,
     sample_lines,
 )
+from penwright.data.letters import guess_encoding
 from penwright.data.readers.archives import docx_lines, epub_lines, odt_lines
 from penwright.data.readers.formats import HEAD as START
 from penwright.data.readers.formats import PLAIN, Format, detect_format
