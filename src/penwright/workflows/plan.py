@@ -221,8 +221,8 @@ def first_examples(corpus: AnyCorpus) -> list[dict[str, str]]:
 def _without_open_choices(settings: Table) -> Table:
     """Return the settings that can be checked before planning. Drop those that depend on choices not yet made."""
     training = settings.get("training", {})
-    has_budget = isinstance(training, dict) and any(name in training for name in BUDGETS)
-    table = merge({"model": {}, "training": {} if has_budget else {"steps": 1}}, settings)
+    lacks_budget = isinstance(training, dict) and not any(name in training for name in BUDGETS)
+    table = merge({"model": {}, "training": {"steps": 1} if lacks_budget else {}}, settings)
     for name in ("optimizer", "schedule"):
         # a table without a type cannot be checked until the planner has chosen the type
         if isinstance(table.get(name), dict) and "type" not in table[name]:
