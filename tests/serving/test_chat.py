@@ -63,6 +63,17 @@ def test_imported_writer_answers_a_chat_completion(answering: Answering) -> None
     assert found["usage"]["prompt_tokens"] == len(writer.chat_tokens([Message("user", "Hello")]))
 
 
+@pytest.mark.parametrize("k", [0, 1, 3])
+def test_each_token_has_the_wanted_number_of_alternatives(answering: Answering, k: int) -> None:
+    _, chat, _ = answering
+    (choice,) = chat(temperature=2, seed=1, max_tokens=20, logprobs=True, top_logprobs=k)["choices"]
+    content = choice["logprobs"]["content"]
+    assert {len(each["top_logprobs"]) for each in content} == {k}
+    tops = [[other["logprob"] for other in each["top_logprobs"]] for each in content]
+    assert all(top == sorted(top, reverse=True) for top in tops)
+    assert k == 0 or any(each["logprob"] < top[-1] for each, top in zip(content, tops, strict=True))
+
+
 def test_shortening_a_conversation_is_limited_in_time(answering: Answering, monkeypatch: pytest.MonkeyPatch) -> None:
     _, chat, _ = answering
     messages = [{"role": ("user", "assistant")[n % 2], "content": "Hello"} for n in range(99)]

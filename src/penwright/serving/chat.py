@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from functools import partial
+from itertools import islice
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Response
@@ -120,8 +121,11 @@ class ChatLogProbs(BaseModel):
     content: list[ChatTokenLogProb]
 
     @classmethod
-    def of(cls, log_probs: LogProbs | None) -> "ChatLogProbs | None":
-        """Convert the log-probabilities of a completion to the form of the API."""
+    def of(cls, log_probs: LogProbs | None, k: int) -> "ChatLogProbs | None":
+        """Convert the log-probabilities of a completion to the form of the API, with at most `k` alternatives each.
+
+        A completion also lists the chosen token, if it is not among the `k` most likely ones.
+        """
         if log_probs is None:
             return None
         tops = log_probs.top_logprobs or [None] * len(log_probs.tokens)
@@ -129,7 +133,7 @@ class ChatLogProbs(BaseModel):
             content=[
                 ChatTokenLogProb(
                     **_scored(token, value),
-                    top_logprobs=[TokenLogProb(**_scored(*each)) for each in (top or {}).items()],
+                    top_logprobs=[TokenLogProb(**_scored(*each)) for each in islice((top or {}).items(), k)],
                 )
                 for token, value, top in zip(log_probs.tokens, log_probs.token_logprobs, tops, strict=True)
             ]
@@ -236,7 +240,7 @@ def _answer(work: CompletionJob) -> ChatAnswer:
         ChatChoice(
             index=each.index,
             message=AnswerMessage(role="assistant", content=each.text.strip(" ")),
-            logprobs=ChatLogProbs.of(each.logprobs),
+            logprobs=ChatLogProbs.of(each.logprobs, work.body.logprobs or 0),
             finish_reason=each.finish_reason,
         )
         for each in whole.choices
@@ -260,7 +264,7 @@ async def _chunks(
             if content:
                 has_text.add(each.index)
             delta = AnswerMessage.model_validate({"role": role, "content": content})
-            scores = ChatLogProbs.of(each.logprobs)
+            scores = ChatLogProbs.of(each.logprobs, work.body.logprobs or 0)
             deltas.append(ChatDelta(index=each.index, delta=delta, logprobs=scores, finish_reason=each.finish_reason))
         return sent(ChatChunk(id=whole.id, created=whole.created, model=whole.model, choices=deltas, usage=whole.usage))
 
