@@ -1,15 +1,27 @@
 """The Inspect screen."""
 
+import asyncio
 import re
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from penwright.inspection import Inspector
 from penwright.inspection.comparison import compare
+from penwright.serving.inspect import run_while_connected
 from penwright.serving.model_worker import ModelWorker
 
+SLOW: dict[str, Callable[[Inspector], object]] = {
+    "attribution": lambda inspector: inspector.attribution("a fine film"),
+    "leaving out": lambda inspector: inspector.occlusion("a fine film"),
+    "importance": lambda inspector: inspector.head_importance("a fine film"),
+    "patching": lambda inspector: inspector.patching("a fine film", "a dull film"),
+}
 WAIT = ".shown:not([aria-busy]) > *"
 
 
@@ -202,3 +214,27 @@ def test_comparison_of_incompatible_models_is_refused(call_api: Any) -> None:
     assert status == 400 and "cannot be compared" in str(found)
     status, found = call_api("inspect/compared/heads?format=json", {"model": "writer", "text": "a", "other_text": "b"})
     assert status == 200 and found["views"][0]["data"]["names"] == ["the text", "the other text"]
+
+
+@pytest.mark.parametrize("question", SLOW)
+def test_client_that_disconnects_stops_its_inspection(runs: Path, question: str) -> None:
+    worker = ModelWorker.load(runs / "classifier")
+    has_begun, may_go_on, answered = threading.Event(), threading.Event(), []
+
+    def answer(inspector: Inspector) -> None:
+        has_begun.set()
+        assert may_go_on.wait(10)
+        answered.append(SLOW[question](inspector))
+
+    async def ask_and_leave() -> None:
+        asking = asyncio.create_task(run_while_connected(worker, answer))
+        await asyncio.to_thread(has_begun.wait, 10)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        may_go_on.set()
+        assert await run_while_connected(worker, SLOW[question]) is not None
+
+    with ThreadPoolExecutor(1) as thread:  # other tests' browsers keep an event loop running in this thread
+        thread.submit(asyncio.run, ask_and_leave()).result()
+    assert not answered
+    worker.close()

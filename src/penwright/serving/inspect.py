@@ -6,9 +6,11 @@ By default, a response is packed for `views/modules/bytes.js`: {views: [{name, h
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, Literal
+from threading import Event
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 from fastapi import APIRouter, Response
@@ -22,14 +24,18 @@ from penwright.inspection.gradients import Method
 from penwright.inspection.pages import circuit, heads
 from penwright.inspection.patching import PatchKind
 from penwright.inspection.views import importance, labels, one_head
+from penwright.model.block import Block
+from penwright.serving.batching import ClientsDisconnected
 from penwright.serving.errors import ERROR_RESPONSES, RequestTooLarge
 from penwright.serving.fields import MAX_INT, Limits, ModelRequest, Name, Registry, Text, TokenId, check_lengths
 from penwright.serving.live import early_checkpoint, run_early
+from penwright.serving.model_worker import ModelWorker
 from penwright.views import View, pack
 from penwright.views.notebook import thumbnails
 from penwright.views.packing import as_table
 
 router = APIRouter(prefix="/inspect", responses=ERROR_RESPONSES)
+T = TypeVar("T")
 Format = Literal["bytes", "json", "html", "svg", "png"]
 TYPES: Mapping[str, str] = {
     "bytes": "application/octet-stream",
@@ -190,11 +196,33 @@ async def inspect(
         return PICTURES[picture](inspector, body), warnings
 
     if body.step is None:
-        view, warnings = await worker.run(lambda: answer(worker.inspector))
+        view, warnings = await run_while_connected(worker, answer)
     else:
         checkpoint = early_checkpoint(worker, body.step)
         view, warnings = await run_early(worker, checkpoint, lambda application: answer(Inspector(application)))
     return await asyncio.to_thread(answer_in, format, view, warnings)
+
+
+async def run_while_connected(worker: ModelWorker, function: Callable[[Inspector], T]) -> T:
+    """Call a function with the inspector of a model. If the client disconnects, it stops before the next layer."""
+    disconnected = Event()
+
+    def check(*_: object) -> None:
+        if disconnected.is_set():
+            raise ClientsDisconnected("the client has disconnected")
+
+    def work() -> T:
+        inspector = worker.inspector
+        with ExitStack() as stack:
+            for part in inspector.model.modules():
+                if isinstance(part, Block):
+                    stack.callback(part.register_forward_pre_hook(check).remove)
+            return function(inspector)
+
+    try:
+        return await worker.run(work)
+    finally:
+        disconnected.set()
 
 
 def answer_in(format: Format, result: View, warnings: Sequence[str]) -> Response:
