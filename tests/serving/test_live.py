@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import shutil
 import threading
 from collections.abc import Iterator
@@ -142,6 +143,34 @@ def test_running_request_keeps_its_weights(live_server: LiveServer) -> None:
     assert eventually(lambda: old._executor._shutdown)
 
 
+def test_replaced_model_is_kept_between_two_steps_of_a_request(
+    live_server: LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, has_begun, may_end = live_server.registry.get(), threading.Event(), threading.Event()
+
+    async def slow(*_: object) -> str:
+        has_begun.set()
+        await asyncio.to_thread(may_end.wait, 60)
+        return "early"
+
+    monkeypatch.setattr(live, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr("penwright.serving.comparison.run_early", slow)
+    weights = live_server.run.checkpoints.newest()[0].weights()
+    live_server.run.checkpoints.save_early(2, weights, {"step": 2, "seconds": 1.25})
+    with ThreadPoolExecutor(1) as client:
+        answering = client.submit(ask, live_server.address, "early", {"text": "It was", "max_new_tokens": 4})
+        try:
+            assert has_begun.wait(30)
+            save_next_checkpoint(live_server.run, 10)
+            assert eventually(lambda: live_server.registry.get() is not old)
+            assert old.n_inside == 0 and not eventually(lambda: old._executor._shutdown, 0.3)
+        finally:
+            may_end.set()
+        status, found = answering.result()
+    assert status == 200 and len(found["answers"]) == 2 and found["answers"][0]["text"] == "early"
+    assert eventually(lambda: old._executor._shutdown)
+
+
 def test_decoding_steps_are_compiled_only_after_training(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,7 +248,9 @@ def save_checkpoint_after_damage(run: Run) -> None:
     run.append("steps.jsonl", {"step": 30, "seconds": 3.0, "targets": 270, "loss": 3.0})
 
 
-def test_registry_follows_its_folder_up_to_max_models(runs: Path, tmp_path: Path) -> None:
+def test_registry_follows_its_folder_up_to_max_models(
+    runs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     settings = ServingSettings(port=0, max_models=2)
     registry = ModelRegistry([], home=tmp_path)
     models = live.LiveModels(registry, settings)
@@ -232,8 +263,14 @@ def test_registry_follows_its_folder_up_to_max_models(runs: Path, tmp_path: Path
         shutil.copytree(runs / kind, tmp_path / name)
     models.update()
     assert len(list(registry)) == 2, "no more models than the limit"
-    smaller = settings.model_copy(update={"max_model_bytes": 1})
-    live.LiveModels(registry, smaller).update()
+    saved = [(path.stat().st_size, path) for path in tmp_path.rglob("step-*/model.safetensors")]
+    size, largest = max(saved)
+    os.utime(largest.parent)  # the newest one
+    live.LiveModels(registry, settings.model_copy(update={"max_model_bytes": size - 1})).update()
+    name = largest.parents[2].name
+    assert name not in {each.name for each in registry} and list(registry), "it does not hide the older ones"
+    assert any(f"{name} is not served" in record.message for record in caplog.records)
+    live.LiveModels(registry, settings.model_copy(update={"max_model_bytes": 1})).update()
     assert list(registry) == [], "no more bytes than the limit"
     models.update()
     shutil.rmtree(tmp_path / "runs")

@@ -21,7 +21,7 @@ from penwright.devices import give_back_memory
 from penwright.errors import UsageError
 from penwright.run.checkpoints import WEIGHTS, Checkpoint
 from penwright.run.folder import Run
-from penwright.serving.model_registry import ModelRegistry
+from penwright.serving.model_registry import ModelRegistry, is_in_use
 from penwright.serving.model_worker import DAMAGE, ModelWorker
 from penwright.serving.runs import LIVE, State, folders, state_of
 from penwright.serving.settings import ServingSettings
@@ -75,7 +75,7 @@ class LiveModels:
     def _follow_home(self) -> None:
         """Serve the newest runs below the home folder, as many as the limits allow, and stop serving all others."""
         run_folders = folders(self._registry)
-        chosen = dict(_within_limits(run_folders, self._settings))
+        chosen = dict(self._within_limits(run_folders))
         for worker in self._registry:
             if worker.name not in chosen:
                 self._retire(self._registry.remove(worker.name))
@@ -86,6 +86,23 @@ class LiveModels:
                 step = self._wanted_step(run, state_of(run))
                 if name not in names and step is not None and self._may_load(run, step, is_learning=False):
                     self._load(run, step, name)
+
+    def _within_limits(self, run_folders: dict[str, Path]) -> Iterator[tuple[str, Path]]:
+        """Yield the runs to serve: those with the newest checkpoints, as many as the limits allow."""
+        runs = [(checkpoint, name, folder) for name, folder in run_folders.items() if (checkpoint := _newest(folder))]
+        runs.sort(key=lambda each: -each[0].folder.stat().st_mtime)
+        n_models, n_bytes, most = 0, 0, self._settings.max_model_bytes
+        for checkpoint, name, folder in runs:
+            size = (checkpoint.folder / WEIGHTS).stat().st_size
+            if size > most:
+                self._report(
+                    f"{name} is not served: it has {size:,} bytes, but the limit is {most:,} (max_model_bytes)"
+                )
+                continue
+            n_models, n_bytes = n_models + 1, n_bytes + size
+            if n_models > self._settings.max_models or n_bytes > most:
+                return
+            yield name, folder
 
     def _wanted_step(self, run: Run, state: State) -> int | None:
         """Return the step to serve: the newest or the best (see the module docstring). None without checkpoints."""
@@ -138,25 +155,13 @@ class LiveModels:
     def _close_idle(self) -> None:
         """Close the replaced models that no longer answer requests."""
         now = monotonic()
-        idle = [each for each in self._retired if not each[0].n_inside and now - each[1] > IDLE_SECONDS]
+        idle = [each for each in self._retired if now - each[1] > IDLE_SECONDS and not is_in_use(each[0])]
         for each in idle:
             self._retired.remove(each)
             each[0].close()
         if idle:
             gc.collect()
             give_back_memory()
-
-
-def _within_limits(run_folders: dict[str, Path], settings: ServingSettings) -> Iterator[tuple[str, Path]]:
-    """Yield the runs to serve: those with the newest checkpoints, as many as the limits allow."""
-    runs = [(checkpoint, name, folder) for name, folder in run_folders.items() if (checkpoint := _newest(folder))]
-    runs.sort(key=lambda each: -each[0].folder.stat().st_mtime)
-    n_bytes = 0
-    for checkpoint, name, folder in runs[: settings.max_models]:
-        n_bytes += (checkpoint.folder / WEIGHTS).stat().st_size
-        if n_bytes > settings.max_model_bytes:
-            return
-        yield name, folder
 
 
 def _newest(folder: Path) -> Checkpoint | None:

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from penwright.serving.errors import LIBRETRANSLATE, error_response
 from penwright.serving.fields import kind_of, problem_of_json, read_fields
 from penwright.serving.metrics import Metrics
+from penwright.serving.model_registry import holding_models
 from penwright.serving.settings import ServingSettings, is_loopback
 
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
@@ -202,7 +203,8 @@ async def _run_while_connected(app: ASGIApp, scope: Scope, body: bytes, receive:
 
 
 async def _run(app: ASGIApp, scope: Scope, receive: Receive, send: Callable[[Message], Awaitable[None]]) -> None:
-    await app(scope, receive, send)
+    with holding_models():  # until the whole response is sent
+        await app(scope, receive, send)
 
 
 async def _disconnected(receive: Receive) -> Message:

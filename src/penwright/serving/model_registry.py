@@ -1,11 +1,16 @@
 """The registry of the served models."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 from penwright.application import ModelKind
 from penwright.errors import PenwrightError, UsageError
 from penwright.serving.model_worker import ModelWorker
+
+_in_use: dict[object, list[ModelWorker]] = {}  # the models of each request in progress
+_request: ContextVar[object] = ContextVar("request", default=None)  # key of the current request in `_in_use`
 
 
 class UnknownModel(PenwrightError):
@@ -53,13 +58,13 @@ class ModelRegistry:
     def get(self, name: str | None = None, kind: ModelKind | None = None) -> ModelWorker:
         """Return the model with this name or, without a name, the first model of this kind. Raises UnknownModel."""
         if name is not None:
-            worker = self._workers.get(name)
-            if worker is None:
-                raise UnknownModel(f"there is no model '{name[:80]}'. The models are {', '.join(self._workers)}")
-            return worker
-        worker = next((each for each in self if kind is None or each.kind == kind), None)
+            worker, missing = self._workers.get(name), f"there is no model '{name[:80]}'"
+        else:
+            worker = next((each for each in self if kind is None or each.kind == kind), None)
+            missing = f"no {kind} is served"
         if worker is None:
-            raise UnknownModel(f"no {kind} is served. The models are {', '.join(self._workers)}")
+            raise UnknownModel(f"{missing}. The models are {', '.join(self._workers)}")
+        _in_use.get(_request.get(), []).append(worker)
         return worker
 
     def embedder(self, name: str | None = None) -> ModelWorker:
@@ -78,3 +83,20 @@ class ModelRegistry:
         """Shut down the threads of all models."""
         for each in self:
             each.close()
+
+
+@contextmanager
+def holding_models() -> Iterator[None]:
+    """Keep the models that a request gets from a registry in use until its end, also between two of its steps."""
+    key = object()
+    _in_use[key], token = [], _request.set(key)
+    try:
+        yield
+    finally:
+        _request.reset(token)
+        del _in_use[key]
+
+
+def is_in_use(worker: ModelWorker) -> bool:
+    """Return whether a request in progress uses the model."""
+    return worker.n_inside > 0 or any(worker in models for models in list(_in_use.values()))
