@@ -53,12 +53,12 @@ def odt(body: str) -> bytes:
     return zip_bytes({"mimetype": mime, "content.xml": f"{content}</office:document-content>"})
 
 
-def epub(**pages: str) -> bytes:
+def epub(package: str = PACKAGE, **pages: str) -> bytes:
     parts = {
         f"OEBPS/{name.replace('_', ' ')}.xhtml": f"<html><body>{page}</body></html>" for name, page in pages.items()
     }
     return zip_bytes(
-        {"mimetype": "application/epub+zip", "META-INF/container.xml": CONTAINER, "OEBPS/book.opf": PACKAGE, **parts}
+        {"mimetype": "application/epub+zip", "META-INF/container.xml": CONTAINER, "OEBPS/book.opf": package, **parts}
     )
 
 
@@ -109,6 +109,30 @@ def test_docx_yields_paragraphs_and_footnotes_without_deleted_text(tmp_path: Pat
     assert found == ["One", "I will come", "home.", "cell", "A note."]
 
 
+def test_docx_in_strict_open_xml_is_read(tmp_path: Path) -> None:
+    document = f'<w:document xmlns:w="{archives.STRICT[1:-1]}">{paragraph("One")}{paragraph("Two")}</w:document>'
+    assert read_lines(tmp_path, "a.docx", zip_bytes({"word/document.xml": document})) == ["One", "Two"]
+
+
+@pytest.mark.parametrize("namespace", [WORD_NAMESPACE, archives.STRICT[1:-1]])
+def test_contents_of_docx_are_omitted_in_any_language(tmp_path: Path, namespace: str) -> None:
+    body = "".join(
+        f'<w:p><w:pPr><w:pStyle w:val="{style}"/></w:pPr>{run(style)}</w:p>'
+        for style in ("Verzeichnis1", "berschrift1", "TOC2")
+    )
+    names = {"Verzeichnis1": "toc 1", "berschrift1": "heading 1"}
+    styles = "".join(f'<w:style w:styleId="{key}"><w:name w:val="{name}"/></w:style>' for key, name in names.items())
+    parts = {
+        "word/document.xml": f'<w:document xmlns:w="{namespace}">{body}</w:document>',
+        "word/styles.xml": f'<w:styles xmlns:w="{namespace}">{styles}</w:styles>',
+    }
+    assert read_lines(tmp_path, "a.docx", zip_bytes(parts)) == ["berschrift1"]
+
+
+def test_docx_with_damaged_styles_is_read(tmp_path: Path) -> None:
+    assert read_lines(tmp_path, "a.docx", docx(paragraph("One"), styles="<w:styles")) == ["One"]
+
+
 def test_odt_yields_paragraphs_followed_by_their_notes(tmp_path: Path) -> None:
     note = "<text:note><text:note-citation>1</text:note-citation><text:note-body><text:p>Why.</text:p></text:note-body>"
     left = f"He<text:s text:c='2'/>left{note}</text:note> <text:span>soon</text:span>."
@@ -117,9 +141,12 @@ def test_odt_yields_paragraphs_followed_by_their_notes(tmp_path: Path) -> None:
     assert read_lines(tmp_path, "a.odt", odt(removed + body)) == ["One", "He  left soon.", "Why."]
 
 
-def test_epub_is_read_in_spine_order(tmp_path: Path) -> None:
-    pages = {"second_part": "<h1>Two</h1>", "first": "<h1>One</h1><p>caf&eacute;&nbsp;<b>x</b></p>", "nav": "Contents"}
-    assert read_lines(tmp_path, "a.epub", epub(**pages)) == ["One", "café x", "Two"]
+@pytest.mark.parametrize("name", ["first", "First"])
+@pytest.mark.parametrize("before", ["", "\n"])
+def test_epub_is_read_in_spine_order(tmp_path: Path, name: str, before: str) -> None:
+    package = f'{before}<?xml version="1.0"?>{PACKAGE}'
+    pages = {"second_part": "<h1>Two</h1>", name: "<h1>One</h1><p>caf&eacute;&nbsp;<b>x</b></p>", "nav": "Contents"}
+    assert read_lines(tmp_path, "a.epub", epub(package, **pages)) == ["One", "café x", "Two"]
 
 
 def test_html_yields_paragraphs_without_scripts_and_menus(tmp_path: Path) -> None:
@@ -338,6 +365,7 @@ def test_segments_keep_all_but_their_own_markup(kind: str, text: str, expected: 
         ("a.xml", b'<?xml version="1.0"?><note>text</note>', "XML"),
         ("a.pptx", zip_bytes({"ppt/presentation.xml": "<p/>"}), "presentation"),
         ("noise", zip_bytes({"a.txt": "x"}), r"ends in \.zip"),
+        ("a.pages", zip_bytes({"Index/Document.iwa": "x"}), r"export it as \.docx"),
         ("a.tmx", b"<tmx><body></body></tmx>", "translation memory"),
     ],
 )
@@ -381,6 +409,12 @@ def test_archive_members_are_read_as_files(tmp_path: Path) -> None:
     assert not (tmp_path / "up.txt").exists() and not (tmp_path.parent / "up.txt").exists()
     with pytest.raises(PenwrightError, match=r"none\.txt"):
         examine(tmp_path / "texts.zip" / "none.txt")
+
+
+def test_names_in_archives_may_begin_with_a_dot(tmp_path: Path) -> None:
+    (tmp_path / "texts.zip").write_bytes(zip_bytes({"./a.txt": "One. " * 50, "./b/c.txt": "Two. " * 50}))
+    documents = open_text([tmp_path / "texts.zip"]).files
+    assert [Path(file.path).name for file in documents] == ["a.txt", "c.txt"]
 
 
 def test_a_changed_document_is_extracted_again(tmp_path: Path) -> None:

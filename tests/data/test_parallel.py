@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import zipfile
 
 import pytest
 from hypothesis import given, reject, settings
@@ -57,6 +58,18 @@ def test_files_with_the_language_before_the_suffix_are_paired_in_either_order(tm
     files = [files[i] for i in order]
     assert all_pairs(open_pairs(files)) == set(map(Pair._make, PAIRS))
     assert detect_task(files)[0] == "translate"
+
+
+@pytest.mark.parametrize("others", [["README", "LICENSE", "T.de-en.xml"], ["T.de-en.ids", "T.de-en.scores"]])
+def test_archive_of_opus_is_read(tmp_path, others):
+    with zipfile.ZipFile(tmp_path / "de-en.txt.zip", "w") as archive:
+        for file in write_aligned(tmp_path, PAIRS, "T.de-en"):
+            archive.write(file, file.name)
+        for name in others:
+            archive.writestr(name, "1 2\n" * len(PAIRS))
+    path = str(tmp_path / "de-en.txt.zip")
+    assert detect_task([path])[0] == "translate"
+    assert {pair[::-1] for pair in all_pairs(open_pairs([path]))} == set(PAIRS)
 
 
 def test_files_in_one_language_are_not_paired(tmp_path):

@@ -8,6 +8,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Container, Iterator, Mapping
+from contextlib import suppress
 from io import BufferedIOBase
 from pathlib import Path, PurePosixPath
 from typing import Generic, TypeVar
@@ -16,6 +17,7 @@ from xml.etree.ElementTree import Element, ParseError, XMLParser, fromstring
 
 from penwright.data.readers.markup import decode_markup, html_lines
 from penwright.errors import PenwrightError
+from penwright.languages import side_names
 
 BLOCK = 1 << 20
 MOST_MEMBERS = 200_000
@@ -25,7 +27,9 @@ LARGE = 64 << 20  # unpacked size, in bytes, above which MOST_RATIO is checked
 # zipfile raises NotImplementedError for compression methods that it does not have.
 DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, ValueError, UnicodeError)
 NON_DATA = {"readme", "license", "licence", "copying", "changelog", "manifest"}  # first words of names of other files
+ALIGNMENTS = {".xml", ".ids", ".scores"}  # suffixes of files of OPUS that say which sentences belong together
 MOST_XML = 256 << 20  # maximum size of an XML part of a document, in bytes
+STRICT = "{http://purl.oclc.org/ooxml/wordprocessingml/main}"  # has the same elements as W
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 T = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
 OFFICE = "{urn:oasis:names:tc:opendocument:xmlns:office:1.0}"
@@ -70,8 +74,10 @@ def members(archive: str | Path) -> list[Path]:
 
 
 def data_members(archive: str | Path) -> list[Path]:
-    """Return the paths of the data files in an archive, without files such as README and LICENSE."""
-    return [path for path in members(archive) if re.split(r"[\W_]", path.name.lower())[0] not in NON_DATA]
+    """Return the data files in an archive, without README, LICENSE and the like, and without alignments of OPUS."""
+    paths = [path for path in members(archive) if re.split(r"[\W_]", path.name.lower())[0] not in NON_DATA]
+    sides = [path for path in paths if path.suffix.lower() not in ALIGNMENTS]
+    return sides if len(sides) == 2 and side_names(*map(str, sides)) else paths
 
 
 def member_blocks(archive: Path, path: Path) -> Iterator[bytes]:
@@ -81,7 +87,8 @@ def member_blocks(archive: Path, path: Path) -> Iterator[bytes]:
     """
     name = path.relative_to(archive).as_posix()
     with open_zip(archive) as opened:
-        member = next((entry for entry in opened.infolist() if entry.filename.lstrip("/") == name), None)
+        found = (each for each in opened.infolist() if posixpath.normpath(each.filename).lstrip("/") == name)
+        member = next(found, None)
         if member is None:
             raise PenwrightError(f"{archive} does not contain the file {name}")
         if member.flag_bits & 1:
@@ -118,9 +125,13 @@ def open_zip(archive: str | Path | BufferedIOBase, name: str = "") -> zipfile.Zi
 def docx_lines(file: BufferedIOBase, name: str) -> Iterator[str]:
     """Yield the paragraphs of a Word document, then its footnotes and endnotes, without deleted text."""
     with open_zip(file, name) as opened:
+        contents = set[str]()
+        with suppress(PenwrightError):  # the text can be read without its styles
+            contents.update(parse_xml(opened, "word/styles.xml", name, _ContentsStyles()))
         for part in WORD_PARTS:
             if part in opened.namelist():
                 paragraphs = _Paragraphs({f"{W}p"}, WORD_SIGNS, WORD_SKIPPED, text_in=f"{W}t")
+                paragraphs.contents = contents
                 yield from parse_xml(opened, part, name, paragraphs)
 
 
@@ -136,8 +147,8 @@ def epub_lines(file: BufferedIOBase, name: str) -> Iterator[str]:
     """Yield the paragraphs of an EPUB book in reading order, without the table of contents."""
     with open_zip(file, name) as opened:
         parts = _reading_order(opened, name)
-        protected = _read(opened, "META-INF/encryption.xml", name).decode("utf-8", "replace")
-        if any(part in unquote(protected) for part in parts):  # in many books, only the fonts are encrypted
+        protected = unquote(_read(opened, "META-INF/encryption.xml", name).decode("utf-8", "replace"))
+        if any(part in protected for part in parts):  # in many books, only the fonts are encrypted
             raise PenwrightError(f"{name} is protected by DRM and cannot be read. Use an unprotected edition")
         for part in parts:
             yield from html_lines(decode_markup(_read(opened, part, name)))
@@ -154,6 +165,23 @@ class XmlTarget(Generic[Item]):
         raise ParseError("the XML has a DTD")
 
 
+class _ContentsStyles(XmlTarget[str]):
+    """A parser target that collects the identifiers of the styles for contents, which depend on the language."""
+
+    style = ""
+
+    def start(self, tag: str, attributes: Mapping[str, str]) -> None:
+        """Store the identifier of a style if its name, which is always English, says that it is for contents."""
+        if tag.replace(STRICT, W) == f"{W}style":
+            self.style = _word_attribute(attributes, "styleId")
+        elif tag.replace(STRICT, W) == f"{W}name" and _word_attribute(attributes, "val").lower().startswith("toc "):
+            self.items.append(self.style)
+
+
+def _word_attribute(attributes: Mapping[str, str], name: str) -> str:
+    return attributes.get(W + name) or attributes.get(STRICT + name, "")
+
+
 class _Paragraphs(XmlTarget[str]):
     """A parser target that collects the text of paragraphs. A nested paragraph follows the one that contains it."""
 
@@ -164,11 +192,13 @@ class _Paragraphs(XmlTarget[str]):
         self.paragraphs, self.signs, self.skipped, self.text_in = paragraphs, signs, skipped, text_in
         self.open: list[list[str]] = []  # the open paragraphs, innermost last
         self.inside: list[list[str]] = []  # the outermost open paragraph, then those inside it, in reading order
+        self.contents: Container[str] = ()  # the styles of a table of contents, which is left out
         self.n_skipped = 0  # number of open elements whose text is left out
         self.is_text = text_in is None
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
         """Begin a paragraph, or add the character that the element represents."""
+        tag = tag.replace(STRICT, W)
         if self.n_skipped or tag in self.skipped:
             self.n_skipped += 1
         elif tag in self.paragraphs:
@@ -178,8 +208,10 @@ class _Paragraphs(XmlTarget[str]):
             self.open[-1].append(self.signs[tag] * min(1000, int(attributes.get(f"{T}c", 1))))
         elif tag == self.text_in:
             self.is_text = True
-        elif self.open and tag == f"{W}pStyle" and attributes.get(f"{W}val", "").upper().startswith("TOC"):
-            self.inside = [each for each in self.inside if each is not self.open[-1]]  # omit the table of contents
+        elif self.open and tag == f"{W}pStyle":
+            style = _word_attribute(attributes, "val")
+            if style.upper().startswith("TOC") or style in self.contents:
+                self.inside = [each for each in self.inside if each is not self.open[-1]]
 
     def data(self, text: str) -> None:
         """Add text to the innermost paragraph."""
@@ -188,6 +220,7 @@ class _Paragraphs(XmlTarget[str]):
 
     def end(self, tag: str) -> None:
         """End a paragraph."""
+        tag = tag.replace(STRICT, W)
         if self.n_skipped:
             self.n_skipped -= 1
         elif tag == self.text_in:
@@ -242,20 +275,20 @@ def _reading_order(opened: zipfile.ZipFile, name: str) -> list[str]:
     """Return the chapters of a book in the order of its spine; without a spine, all its pages sorted by name."""
     container = _tree(opened, "META-INF/container.xml", name)
     package = next((each.get("full-path", "") for each in container.iter() if _local(each) == "rootfile"), "")
-    items, order = {}, []
+    items, order, parts = {}, [], opened.namelist()
+    names = {each.lower(): each for each in parts} | {each: each for each in parts}  # the manifest may differ in case
     for element in _tree(opened, package, name).iter():
         if _local(element) == "item" and "nav" not in element.get("properties", "").split():
-            items[element.get("id")] = posixpath.normpath(
-                posixpath.join(posixpath.dirname(package), unquote(element.get("href", "")))
-            )
+            part = posixpath.normpath(posixpath.join(posixpath.dirname(package), unquote(element.get("href", ""))))
+            items[element.get("id")] = names.get(part) or names.get(part.lower(), part)
         elif _local(element) == "itemref":
             order.append(element.get("idref"))
     chapters = [items[each] for each in dict.fromkeys(order) if each in items]
-    return chapters or sorted(each for each in opened.namelist() if each.lower().endswith((".xhtml", ".html", ".htm")))
+    return chapters or sorted(each for each in parts if each.lower().endswith((".xhtml", ".html", ".htm")))
 
 
 def _tree(opened: zipfile.ZipFile, part: str, name: str) -> Element:
-    content = _read(opened, part, name)
+    content = _read(opened, part, name).lstrip()
     try:
         return fromstring(b"<none/>" if not content or b"<!ENTITY" in content else content)
     except ParseError as error:

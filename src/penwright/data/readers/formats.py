@@ -5,6 +5,7 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from io import BufferedIOBase
+from itertools import chain
 from pathlib import PurePath
 from typing import Literal
 
@@ -55,6 +56,7 @@ FORMATS = {
         Format("ods", "an OpenDocument spreadsheet", "sheet"),
         Format("zip", "a .zip archive", "archive"),
         _other("pptx", "a presentation", "save it as PDF or as text"),
+        _other("iwork", "a Pages, Numbers or Keynote document", "export it as .docx, .xlsx or PDF"),
         _other("tar", "a .tar archive", "unpack it (tar xf) and pass the folder"),
         _other("lfs", "a Git LFS pointer, not the file itself", "run git lfs pull to get the file"),
         _other("annex", "a git-annex pointer, not the file itself", "run git annex get to get the file"),
@@ -163,7 +165,10 @@ def _packed_format(open_file: Callable[[], BufferedIOBase], suffix: str) -> str:
     # zipfile raises NotImplementedError for unknown compression methods, and RuntimeError for encrypted files
     except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError, RuntimeError, ValueError):
         return suffix[1:] if suffix[1:] in ("docx", "odt", "epub", "xlsx", "ods", "pptx") else "zip"
-    by_name = (each for part, each in PACKED_IN.items() if part in names)
+    by_name = chain(
+        (each for part, each in PACKED_IN.items() if part in names),
+        ("iwork" for part in names if part.endswith(".iwa")),
+    )
     return MIME_TYPES.get(kind.removesuffix(b"-template")) or next(by_name, "zip")
 
 
