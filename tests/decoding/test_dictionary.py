@@ -63,6 +63,35 @@ def test_translations_of_a_term_are_collected(terms: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("content", "n_said"),
+    [
+        ("source\ttarget\n", 1),
+        ("Term\tTranslation\n", 1),
+        ("# x\nen\tde_DE\n", 1),
+        ("English\tGerman\nzorro\t-\n", 2),
+        ("?\tFrage\n", 1),
+        ('"dog"\t"Hund"\n', 0),
+    ],
+)
+def test_headers_quotes_and_lines_without_words_are_no_terms(content: str, n_said: int, tmp_path: Path) -> None:
+    said: list[str] = []
+    file = examine(write(tmp_path / "terms.tsv", f'{content}dog\tHund\n"a ""b"", c"\tno\nno\tno\n'))
+    assert read_entries(file, said.append) == [
+        Entry("dog", ("Hund",)),
+        Entry('a "b", c', ("no",)),
+        Entry("no", ("no",)),
+    ]
+    assert len(said) == n_said
+
+
+def test_reversed_dictionary_is_reported(pairs: Path, tmp_path: Path) -> None:
+    for content, is_reversed in (("Hund\tdog\nHaus\thouse\n", True), ("wheel\tRad\n", False)):
+        terms = write(tmp_path / "terms.tsv", content)
+        notes = open_corpus([pairs], ReadingOptions(dictionary=str(terms))).report.notes
+        assert any("Are its columns reversed?" in note for note in notes) == is_reversed
+
+
+@pytest.mark.parametrize(
     ("content", "message"),
     [("dog\tHund\ncat\n", "line 2 is not a dictionary entry"), ("dog\t\n", "line 1 is not"), ("# x\n", "no entries")],
 )

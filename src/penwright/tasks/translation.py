@@ -5,7 +5,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from itertools import islice
+from itertools import islice, product
 from math import ceil
 from pathlib import Path
 from random import Random
@@ -14,15 +14,18 @@ from penwright.data.bucketing import PairBatches
 from penwright.data.corpus import DEFAULT_READING, Corpus, CorpusPart, Pair, ReadingOptions
 from penwright.data.files import SourceFile, examine
 from penwright.data.parallel import open_evaluation_pairs, open_pairs
+from penwright.data.readers.layout import SOURCE_NAMES, TARGET_NAMES
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
-from penwright.errors import PenwrightError
+from penwright.errors import PenwrightError, Say, say_nothing
 from penwright.evaluation.baselines import learn_dictionary, translate_words
 from penwright.evaluation.perplexity import negative_log_likelihood
 from penwright.evaluation.scores import Sample, Score
 from penwright.evaluation.translation import translation_scores
+from penwright.languages import languages_between
 from penwright.storage import write_atomically
 from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
+from penwright.text import count
 from penwright.translation.constraints.glossary import Entry, Glossary, inflected, with_hints
 from penwright.translation.constraints.requirements import NO_CONSTRAINTS
 from penwright.translation.translator import Translator
@@ -33,6 +36,7 @@ EVALUATED_PER_MINUTE = 200  # maximum number of pairs per minute of budget, so t
 MOST_LEARNED = 50_000  # maximum number of pairs from which the dictionary of the baseline is learned
 MOST_HINTS = 2  # maximum number of dictionary hints in a sentence
 SYNTHETIC = 0.75  # share of the sentences with hints in which words are swapped for translations of new terms
+MANY_REVERSED = 10  # number of terms in the targets that suggests reversed columns; half of a small dictionary suffices
 SHORTEST = 3  # minimum length of a term that gets a hint, in characters
 MOST_READ = 200_000  # maximum number of sentences that are searched for terms before training
 # maximum number of dictionary entries added: ENTRIES times the number of sentences, or FEW_ENTRIES if that is larger
@@ -152,11 +156,13 @@ def open_corpus(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_R
     corpus = open_pairs(paths, reading)
     if reading.dictionary is None:
         return corpus
-    file = examine(reading.dictionary, reading.encoding)
-    entries = read_entries(file)
+    file, remarks = examine(reading.dictionary, reading.encoding), list[str]()
+    entries = read_entries(file, remarks.append)
     part, glossary = corpus.training, Glossary(tuple(each for each in entries if len(each.source) >= SHORTEST))
     seen = {id(occurrence.entry) for pair in islice(part, MOST_READ) for occurrence in glossary.find(pair.source)}
     new = [entry for entry in glossary.entries if id(entry) not in seen]
+    if not seen:
+        remarks += _note_if_reversed(file, glossary, part)
     pairs = _examples(entries, {*map(id, new)}, max(FEW_ENTRIES, int(ENTRIES * len(part))))
     targets = "".join(pair.target for pair in pairs)
     training = CorpusPart(
@@ -172,33 +178,64 @@ def open_corpus(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_R
     )
     hints = (reading.hints, MOST_HINTS, SYNTHETIC) if reading.hints else 0.0
     fingerprint = hashlib.sha256(f"{corpus.fingerprint} {file.sha256} {hints} {ENTRIES}".encode()).hexdigest()
-    report = replace(corpus.report, notes=(*corpus.report.notes, note))
+    report = replace(corpus.report, notes=(*corpus.report.notes, *remarks, note))
     terms = tuple((entry.source, entry.targets) for entry in new)
     files = (*corpus.files, file)
     return replace(corpus, training=training, files=files, fingerprint=fingerprint, report=report, new_terms=terms)
 
 
-def read_entries(file: SourceFile) -> list[Entry]:
+def _note_if_reversed(file: SourceFile, glossary: Glossary, part: CorpusPart[Pair]) -> list[str]:
+    """Return a note if many terms of a dictionary occur in the targets, as none of them occurs in the sources."""
+    found = {id(each.entry) for pair in islice(part, MOST_READ) for each in glossary.find(pair.target)}
+    if not found or len(found) < min(MANY_REVERSED, len(glossary.entries) / 2):
+        return []
+    occur = f"none of its terms occurs in the sources, but {len(found):,} of them in the targets"
+    return [f"{file.path}: {occur}. Are its columns reversed? Each line needs the term first, then its translation"]
+
+
+def read_entries(file: SourceFile, say: Say = say_nothing) -> list[Entry]:
     """Return the entries of a dictionary, one for each term, with all translations of the term.
 
     Each line has a term and a translation, separated by a tab; further columns are ignored, and so are blank lines
-    and lines that begin with #. Raises PenwrightError for a line without a translation.
+    and lines that begin with #. A header and lines without words are left out, which `say` reports. Raises
+    PenwrightError for a line without a translation.
     """
     targets_of: dict[str, tuple[str, dict[str, None]]] = {}
+    n_read = n_wordless = 0
     for number, line in enumerate(file.lines(), 1):
         if not line.strip() or line.startswith("#"):
             continue
-        source, _, rest = line.partition("\t")
-        target = rest.partition("\t")[0].strip()
-        if not source.strip() or not target:
+        source, target = map(_unquoted, [*line.split("\t"), ""][:2])
+        if not source or not target:
             raise PenwrightError(
                 f"{file.path} line {number:,} is not a dictionary entry: it needs a term, a tab and a translation"
             )
-        if re.search(r"\w", source):
-            targets_of.setdefault(source.strip().casefold(), (source.strip(), {}))[1][target] = None
+        n_read += 1
+        if n_read == 1 and _are_column_names(source, target):
+            say(f"{file.path}: line {number:,} is a header, not an entry: {source}, {target}")
+        elif re.search(r"\w", source) and re.search(r"\w", target):
+            targets_of.setdefault(source.casefold(), (source, {}))[1][target] = None
+        else:
+            n_wordless += 1
+    if n_wordless:
+        say(f"{file.path}: left out: {count(n_wordless, 'line')} in which a side has no letter and no digit")
     if not targets_of:
         raise PenwrightError(f"{file.path} has no entries: each line needs a term, a tab and a translation")
     return [Entry(source, tuple(targets)) for source, targets in targets_of.values()]
+
+
+def _unquoted(cell: str) -> str:
+    """Return a cell without the quote marks of a CSV writer."""
+    cell = cell.strip()
+    is_quoted = len(cell) > 1 and cell[0] == cell[-1] == '"'
+    return cell[1:-1].replace('""', '"').strip() if is_quoted else cell
+
+
+def _are_column_names(first: str, second: str) -> bool:
+    """Return whether two cells name the sides of a dictionary, or two languages."""
+    cells, languages = (first.casefold(), second.casefold()), languages_between((first, second))
+    roles = {cells, cells[::-1]} & {*product((*SOURCE_NAMES, "term", "word"), TARGET_NAMES)}
+    return bool(roles) or (languages is not None and languages.source != languages.target)
 
 
 def _examples(entries: Sequence[Entry], new: Collection[int], most: int) -> list[Pair]:
