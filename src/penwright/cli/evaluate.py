@@ -189,7 +189,7 @@ def novelty(
 
     Reports the longest copied passage of each text, and the share of its word n-grams that are new.
     """
-    from penwright.workflows.evaluate import novelty
+    from penwright.workflows.novelty import novelty
 
     texts = [text for path in files or ["-"] for text in _texts(read_text(path))]
     if not any(text.strip() for text in texts):

@@ -65,7 +65,7 @@ def generate(
     completions: Iterable[Completion] = generator.each([text for text in inputs for _ in range(n)], chosen)
     report = None
     if novelty:
-        from penwright.workflows.evaluate import novelty as novelty_of
+        from penwright.workflows.novelty import novelty as novelty_of
 
         completions = list(completions)
         report = novelty_of(run, [completion.text for completion in completions])

@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from statistics import median
 from warnings import warn
 
 import numpy as np
@@ -13,12 +12,12 @@ import torch
 
 from penwright.application import languages_of
 from penwright.config import Precision, Recipe, Table, merge, validate
-from penwright.data.corpus import Document, Labelled
+from penwright.data.corpus import Labelled
+from penwright.data.detection import detect_task
 from penwright.data.paths import files_to_evaluate, is_pattern, resolve_from
 from penwright.data.readers.hub import is_hub
 from penwright.devices import CPU, usable_device
 from penwright.errors import PenwrightError, PenwrightWarning, Say, UsageError, say_nothing
-from penwright.evaluation.novelty import NoveltyReport, measure, passages
 from penwright.evaluation.scores import Baseline, Mistake, Score
 from penwright.languages import are_reversed, languages_between, same_languages
 from penwright.model import Model
@@ -146,8 +145,9 @@ def evaluate(
         raise UsageError(f"{output} cannot be written: there is no folder {output.parent}")
     torch_device, original = usable_device(device), open_run(folder)
     recipe = validate(Recipe, merge(original.recipe.model_dump(exclude_none=True), changes or {}), str(folder))
-    opened_run = original._replace(recipe=recipe)
     files = [file for path in paths for file in files_to_evaluate(path)]
+    recipe = _for_answers(recipe, files, say)
+    opened_run = original._replace(recipe=recipe)
     if files != [*paths]:
         say(f"evaluating on the held-out files: {', '.join(files[:3])}{' and more' if len(files) > 3 else ''}")
     corpus = open_corpus_of(opened_run, files)
@@ -155,10 +155,11 @@ def evaluate(
         opened_run, corpus = _in_trained_direction(opened_run, corpus, files)
         for note in [*corpus.report.notes, *_repeated_texts(original, corpus)]:
             say(note)
+    loaded = opened_run if recipe.task == original.recipe.task else original
     context = evaluation_context(
         opened_run,
         corpus,
-        opened_run.model(precision or best_precision(opened_run.run, torch_device) or "float32"),
+        loaded.model(precision or best_precision(opened_run.run, torch_device) or "float32"),
         torch_device,
     )
     if paths and context.linear is not None:
@@ -172,6 +173,20 @@ def evaluate(
         say(f"evaluating on {count(n_examples, context.corpus.report.unit)}")
         scores = scoring_of(recipe).evaluate(context)
     return _with_baselines(_baselines(original, context, say), scores)
+
+
+def _for_answers(recipe: Recipe, files: Sequence[str], say: Say) -> Recipe:
+    """Return the recipe with the task `chat` if a writer with a chat template is scored on prompts and answers."""
+    if not files or recipe.task != "generate" or recipe.chat is None or recipe.data.text:
+        return recipe
+    try:
+        task, reason = detect_task(files, encoding=recipe.data.encoding)
+    except PenwrightError:  # the file is read as running text
+        return recipe
+    if task != "chat":
+        return recipe
+    say(f"{reason}: scoring the answers, with the chat template. To score a column as text: --set data.text=COLUMN")
+    return recipe.model_copy(update={"task": task})
 
 
 def _repeated_texts(original: OpenedRun, corpus: AnyCorpus) -> Iterator[str]:
@@ -219,6 +234,8 @@ def check_labels(folder: Path, say: Say = say_nothing) -> list[Mistake]:
 def _baselines(original: OpenedRun, context: RunContext, say: Say) -> Sequence[Score]:
     """Compute the baselines of the scores. Most baselines need the training text."""
     recipe = original.recipe
+    if recipe.task != context.recipe.task:  # the training text is of another kind
+        return ()
     if recipe.task == "classify" and context.linear is None:
         try:
             corpus = open_corpus_of(original)
@@ -280,17 +297,3 @@ def _in_trained_direction(
     data = data.model_copy(update={"source": corpus.names[1], "target": corpus.names[0]})
     opened_run = opened_run._replace(recipe=opened_run.recipe.model_copy(update={"data": data}))
     return opened_run, open_corpus_of(opened_run, paths)
-
-
-def novelty(folder: Path, texts: Sequence[str]) -> NoveltyReport:
-    """Measure how much of these texts and of held-out passages also occurs in the run's training text."""
-    opened_run = open_run(folder)
-    if opened_run.recipe.task != "generate":
-        raise UsageError(f"{folder} does not generate text, so there is no novelty to measure")
-    corpus = open_corpus_of(opened_run)
-    training, held_out = (
-        [document for document in part if isinstance(document, Document)] for part in (corpus.training, corpus.held_out)
-    )
-    pieces = passages(held_out, int(median(map(len, texts))) or 1) if texts else []
-    measured = tuple(measure([*texts, *pieces], training))
-    return NoveltyReport(measured[: len(texts)], measured[len(texts) :])
