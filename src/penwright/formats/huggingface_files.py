@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor, bfloat16, float16, float32
 
 from penwright.errors import PenwrightError, import_extra
-from penwright.formats.pretrained import require_memory
+from penwright.formats.pretrained import listed, require_memory
 from penwright.storage import MAX_BYTES, MOST_IN_SMALL, UnsafeFile, parse_json, read_bytes, read_json
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -22,6 +22,7 @@ TOKENIZER_FILES = (
     *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("generation_config.json", "chat_template.jinja", OWN_TOKENIZER),
 )
+SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
 DTYPES = (float32, float16, bfloat16)
 PREFIX = "hub:"
 # A licence in the front matter of a README: a name, or a list of names in one line or several.
@@ -89,6 +90,8 @@ def shards_of(folder: Path) -> list[Path]:
     Raises PenwrightError if a file is missing.
     """
     names = [WEIGHTS]
+    if not (folder / INDEX).is_file() and not (folder / WEIGHTS).is_file():
+        names = _complete_shards(folder) or names
     if (folder / INDEX).is_file():
         weight_map = read_optional(folder, INDEX, MAX_BYTES).get("weight_map")
         if not isinstance(weight_map, dict) or not weight_map or not all(type(n) is str for n in weight_map.values()):
@@ -107,6 +110,18 @@ def shards_of(folder: Path) -> list[Path]:
                 f"revision with safetensors: {PREFIX}NAME@refs/pr/NUMBER"
             )
     return paths
+
+
+def _complete_shards(folder: Path) -> list[str]:
+    """Return the names of all shards in a folder without an index; raise PenwrightError if some are missing."""
+    found = sorted(path.name for path in folder.glob("model-*.safetensors") if SHARD.fullmatch(path.name))
+    if not found:
+        return []
+    n_shards = int(found[-1][-len("00001.safetensors") :].partition(".")[0])
+    needed = [f"model-{number:05}-of-{n_shards:05}.safetensors" for number in range(1, n_shards + 1)]
+    if missing := sorted({*needed} - {*found}):
+        raise PenwrightError(f"the weights in {folder} are incomplete. Download {listed([INDEX, *missing])}, too")
+    return needed
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
