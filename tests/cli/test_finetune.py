@@ -186,6 +186,7 @@ def test_adapter_of_a_missing_or_changed_base_is_refused(
     gone = penwright("generate", run, "Night")
     assert gone.returncode == 1
     assert f"there is no run in {base}" in gone.stderr
+    assert f"set base in [finetuning] of {run / 'recipe.toml'} to its new path" in gone.stderr
     other = ["--set", "seed=7", "--steps", 3, *QUICK]
     text = new_text / "nights.txt"
     assert penwright("train", text, "--run", base, *other).returncode == 0
@@ -312,6 +313,9 @@ def test_classifier_may_get_a_different_head_from_its_base(
         ("classifier", "labels.csv", ("--keep-old", "0.5"), "its labels (bad, good) differ"),
         ("nothing", "nights.txt", (), "there is no run in"),
         ("writer", "greek.txt", (), "unknown to the tokenizer"),
+        ("writer", "greek.txt", (), "without --from and --tokenizer\n"),  # its vocabulary of characters cannot grow
+        ("writer", "nights.txt", ("--trim-vocabulary", "--add-tokens", "9"), "--trim-vocabulary and --add-tokens: "),
+        ("writer", "nights.txt", ("--lora", "0"), "[lora] rank: must be greater than 0"),
     ],
 )
 def test_unsuitable_base_or_data_is_refused_before_training(

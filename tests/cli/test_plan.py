@@ -1,4 +1,5 @@
 import json
+import re
 from inspect import signature
 from pathlib import Path
 
@@ -63,10 +64,12 @@ def test_plan_of_a_translator_gives_a_share_of_its_best(penwright: Command, corp
 
 
 def test_too_large_model_is_planned_but_not_trained(penwright: Command, corpora: Path, tmp_path: Path) -> None:
-    options = [corpora / "novel.txt", "--size", "llama3-8b", "--minutes", 60]
+    vocabulary = ["--set", "tokenizer.type=bpe", "--set", "tokenizer.vocab_size=400"]
+    options = [corpora / "novel.txt", "--size", "llama3-8b", "--minutes", 60, *vocabulary]
     done = penwright("plan", *options)
     assert done.returncode == 0 and "too large: the model does not fit in the memory of this machine" in done.stdout
     assert "Choose a smaller --size" in done.stdout
+    assert re.search(r"model: [\d,]+ parameters with 400 tokens, .* about \d{2,} GB", done.stdout)
     refused = penwright("train", *options, "--run", tmp_path / "run")
     assert refused.returncode == 1 and "training needs about" in refused.stderr and not (tmp_path / "run").exists()
 

@@ -65,6 +65,14 @@ def test_all_errors_are_reported_at_once() -> None:
     assert len(str(raised.value).split("\n")) == 3
 
 
+def test_list_of_wrong_values_is_not_called_empty() -> None:
+    with pytest.raises(UsageError) as raised:
+        recipe_of("lora.rank=2", "finetuning.base=runs/a", 'lora.targets=["q_proj", "v_proj"]')
+    assert "'query', 'key'" in str(raised.value) and "empty" not in str(raised.value)
+    with pytest.raises(UsageError, match=r"\[lora\] targets: must not be empty"):
+        recipe_of("lora.rank=2", "finetuning.base=runs/a", "lora.targets=[]")
+
+
 def test_wrong_value_is_named_with_its_place() -> None:
     with pytest.raises(UsageError, match=r"\[training\] batch_tokens: "):
         recipe_of("training.batch_tokens=many")

@@ -43,6 +43,7 @@ from penwright.tokenizers.markup import Markup, encode_text, text_in_pieces
 from penwright.tokenizers.sentencepiece import as_tokenizer_json, parse_sentencepiece
 from penwright.tokenizers.vocabulary import trimmed
 from penwright.training.auto.machine import choose_machine
+from penwright.workflows.evaluate import evaluate
 from penwright.workflows.import_model import import_model, with_imported_base
 from penwright.workflows.load import load, open_run
 from penwright.workflows.make_trainer import make_context, make_trainer, skipped_text
@@ -324,6 +325,19 @@ def test_hub_download_without_a_network_is_refused(tmp_path: Path, monkeypatch) 
     monkeypatch.setattr(hub, "snapshot_download", offline)
     with pytest.raises(PenwrightError, match="hub:some/model cannot be downloaded: there is no network"):
         penwright.import_model("hub:some/model", tmp_path / "run")
+
+
+def test_shards_without_an_index_are_read_only_if_all_are_there(llama: Path, tmp_path: Path) -> None:
+    tensors = load_file(llama / "model.safetensors")
+    (llama / "model.safetensors").unlink()
+    names = [f"model-{number:05}-of-00002.safetensors" for number in (1, 2)]
+    for first, name in enumerate(names):
+        part = {key: tensor for number, (key, tensor) in enumerate(tensors.items()) if number % 2 == first}
+        save_file(part, llama / name, metadata={"format": "pt"})
+    assert read_huggingface(llama).weights
+    (llama / names[1]).unlink()
+    with pytest.raises(PenwrightError, match=rf"incomplete\. Download model.*index\.json, {names[1]}, too"):
+        read_huggingface(llama)
 
 
 def test_hub_download_of_a_revision_has_each_file_once(llama: Path, tmp_path: Path, monkeypatch) -> None:
@@ -1580,6 +1594,11 @@ def test_imported_writer_is_trained_with_its_chat_template(llama: Path, tmp_path
     end = context.tokenizer.end_id
     assert context.tokenizer.pad_id == end
     assert all((*_without_padding(row, end), end) in expected for row in batch.tokens.tolist())
+    said: list[str] = []
+    assert len(evaluate(tmp_path / "base", [str(tmp_path / "chat.jsonl")], say=said.append)) == 1
+    assert any("scoring the answers" in line for line in said) and "evaluating on 40 conversations" in said
+    as_text = {"data": {"text": "completion"}}
+    assert len(evaluate(tmp_path / "base", [str(tmp_path / "chat.jsonl")], as_text)) > 1
 
 
 def _without_padding(row: list[int], pad: int) -> list[int]:

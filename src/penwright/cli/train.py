@@ -134,7 +134,7 @@ def command(
     files: dict[str, object] = {"train": data, "validation": validation, "dictionary": dictionary, "group": group}
     flags = {
         **training_flags(files, columns, task, size, tokenizer, balance=balance, **budget),
-        **without_none({"seed": seed, "lora": lora and {"rank": lora}}),
+        **without_none({"seed": seed, "lora": None if lora is None else {"rank": lora}}),
         "finetuning": _finetuning_flags(from_, keep_old, trim_vocabulary, add_tokens),
     }
     form: Form | None = "recipe" if print_recipe else None if not dry_run else "json" if json else "plan"

@@ -151,7 +151,9 @@ def require_known_keys(kind: type[Settings], table: Mapping[str, Any], where: st
 
 
 def _refusal(kind: type[Settings], problems: Sequence[Mapping[str, Any]], where: str) -> UsageError:
-    explained = dict.fromkeys(_explain(kind, problem["loc"], problem) for problem in problems)
+    inner = {problem["loc"][:-1] for problem in problems}
+    shown = [each for each in problems if each["type"] != "too_short" or each["loc"] not in inner]
+    explained = dict.fromkeys(_explain(kind, problem["loc"], problem) for problem in shown)
     return UsageError("\n".join(f"{where}: {each}" for each in explained))
 
 

@@ -53,7 +53,7 @@ def save_ctranslate2(
             "ctranslate2 is for language models and translators. Export classifiers and encoders to onnx"
         )
     limits = {**LIMITS, "norm.type": ("rms",)} if model.settings.qk_norm else LIMITS
-    check_limits(model.settings, limits, "CTranslate2")
+    check_limits(model.settings, limits, "CTranslate2 cannot run this model. It does not support these settings")
     specs = import_extra("ctranslate2.specs", "ctranslate2", "CTranslate2 models")
     spec = _writer(specs, model) if isinstance(model, DecoderOnly) else _translator(specs, model, tokenizer)
     pieces = tokenizer.pieces

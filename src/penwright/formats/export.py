@@ -33,8 +33,8 @@ NO_METADATA = ModelMetadata()
 Limits = Mapping[str, tuple[object, ...]]  # values that an engine supports, by key of [model]
 
 
-def check_limits(settings: ModelSettings, limits: Limits, engine: str) -> None:
-    """Raise PenwrightError, naming the unsupported settings, if an engine does not support a model."""
+def check_limits(settings: ModelSettings, limits: Limits, problem: str, remedy: str = "") -> None:
+    """Raise PenwrightError, naming the unsupported settings, if a model cannot be exported."""
     table = settings.model_dump()
     table |= {f"{outer}.{key}": table[outer][key] for outer in ("positions", "norm") for key in table[outer]}
     unsupported = [
@@ -43,7 +43,7 @@ def check_limits(settings: ModelSettings, limits: Limits, engine: str) -> None:
         if table[key] not in values
     ]
     if unsupported:
-        raise PenwrightError(f"{engine} cannot run this model. It does not support {'; '.join(unsupported)}")
+        raise PenwrightError(f"{problem}: {'; '.join(unsupported)}{remedy}")
 
 
 def rope_factors(settings: ModelSettings) -> Tensor | None:

@@ -58,6 +58,7 @@ LIMITS: dict[str, tuple[object, ...]] = {
     "output_bias": (False,),
     "window": (None,),
 }
+REMEDY = ". If llama.cpp supports it: export it with --to huggingface, and convert it with its convert_hf_to_gguf.py"
 QUANTIZATIONS: dict[Precision, str] = {"float32": "F32", "bfloat16": "BF16", "int8": "Q8_0"}
 FILE_TYPES: dict[Precision, str] = {"float32": "ALL_F32", "bfloat16": "MOSTLY_BF16", "int8": "MOSTLY_Q8_0"}
 
@@ -82,7 +83,7 @@ def save_gguf(
     scaling = settings.positions.scaling if settings.positions.type == "rotary" else None
     if variant_of(settings) != "llama" or (scaling and scaling.yarn):  # YaRN also scales attention
         limits |= {"positions.scaling": (None,)}
-    check_limits(settings, limits, "llama.cpp")
+    check_limits(settings, limits, "Penwright cannot write this model as GGUF", REMEDY)
     gguf = import_extra("gguf", "gguf", "GGUF files")
     writer = gguf.GGUFWriter(folder / FILE_NAME, variant_of(settings))
     writer.add_file_type(gguf.LlamaFileType[FILE_TYPES[precision]])

@@ -104,6 +104,15 @@ def earlier_pieces(new: Tokenizer, old: Tokenizer) -> list[list[int]]:
     ]
 
 
+def can_change(tokenizer: Tokenizer) -> bool:
+    """Return whether tokens can be added to this tokenizer, and removed from it."""
+    try:
+        _changeable(tokenizer)
+    except PenwrightError:
+        return False
+    return True
+
+
 def _changeable(tokenizer: Tokenizer) -> File:
     """Return the content of the tokenizer.json. Raise PenwrightError if its vocabulary cannot be changed."""
     file: File = json.loads(tokenizer.content)

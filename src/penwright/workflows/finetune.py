@@ -18,7 +18,7 @@ from penwright.run.provenance import MAY_CHANGE, corpus_record
 from penwright.tasks import TASKS, AnyCorpus, kept_training_tokens, token_store
 from penwright.text import words
 from penwright.tokenizers import Tokenizer
-from penwright.tokenizers.vocabulary import extended, trimmed
+from penwright.tokenizers.vocabulary import can_change, extended, trimmed
 from penwright.training.auto.planner import FEW_LABELS
 from penwright.workflows.load import HEAD_SETTINGS, OpenedRun, base_weights, open_base, open_run
 from penwright.workflows.old_text import old_texts, require_old_text
@@ -93,7 +93,8 @@ def require_suitable(recipe: Recipe, corpus: AnyCorpus, tokenizer: Tokenizer | N
     """Raise PenwrightError if the base model or tokenizer does not suit this corpus, or rules out --keep-old."""
     base = open_base(recipe) if recipe.finetuning else None
     for existing in filter(None, [tokenizer or (base and base.tokenizer)]):
-        for note in _unknown_text(existing, TASKS[recipe.task].texts(corpus)):
+        can_grow = recipe.lora is None and can_change(existing)
+        for note in _unknown_text(existing, TASKS[recipe.task].texts(corpus), can_grow):
             say(note)
     if recipe.finetuning is None or base is None:
         return
@@ -111,9 +112,10 @@ def require_suitable(recipe: Recipe, corpus: AnyCorpus, tokenizer: Tokenizer | N
         require_old_text(recipe, base, corpus, say)
 
 
-def _unknown_text(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[str]:
+def _unknown_text(tokenizer: Tokenizer, texts: Iterable[str], can_grow: bool) -> Iterator[str]:
     """Yield a notice if some characters are unknown to an existing tokenizer. Raise PenwrightError if many are.
 
+    With `can_grow`, the error also advises adding tokens.
     WordPiece replaces a whole word by <unk> if one of its characters is unknown, so all of its characters count.
     """
     if tokenizer.unknown_id is None:
@@ -129,9 +131,10 @@ def _unknown_text(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[str]:
     shown = " ".join(character for character in unknown[:10] if character.isprintable())
     are = f"{'in words with characters ' * is_by_word}unknown to the tokenizer"
     if share > MOST_UNKNOWN:
+        advice = ", or add more tokens to a base with subwords (--add-tokens)" if can_grow else ""
         raise PenwrightError(
             f"{100 * share:.0f} % of the characters of this text are {are} ({shown}). Train a new run on this text, "
-            "without --from and --tokenizer, or add more tokens to a base with subwords (--add-tokens)"
+            f"without --from and --tokenizer{advice}"
         )
     if unknown:
         yield f"{100 * share:.2g} % of the characters are {are}, and become <unk>: {shown}"
@@ -183,7 +186,9 @@ def changed_tokenizer(recipe: Recipe, corpus: AnyCorpus, say: Say) -> Tokenizer 
                 f"punctuation: {listed(split)}"
             )
     except PenwrightError as error:
-        raise PenwrightError(f"{settings.base}: {error}") from None
+        given = {"--trim-vocabulary": settings.trim_vocabulary, "--add-tokens": settings.add_tokens}
+        options = " and ".join(option for option, value in given.items() if value)
+        raise PenwrightError(f"{options}: {settings.base}: {error}") from None
     return tokenizer
 
 

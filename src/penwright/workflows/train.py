@@ -26,7 +26,7 @@ from penwright.run.records import METRICS, is_overfitted
 from penwright.storage import remember
 from penwright.tasks import TASKS, AnyCorpus, RunContext, scoring_of
 from penwright.tasks.linear import fit_linear, refit_linear
-from penwright.text import count
+from penwright.text import count, rounded
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.training import train_tokenizer
 from penwright.training.auto.choices import Plan
@@ -106,8 +106,8 @@ def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) 
     Raises PenwrightError if the model does not fit in the memory of this machine.
     """
     if prepared.is_too_large:
-        needed, advice = f"{prepared.plan.size.training_bytes / 1e9:.2g} GB", advice_on_memory(prepared.plan.recipe)
-        raise PenwrightError(f"training needs about {needed} of memory, which this machine does not have. {advice}")
+        needed, advice = rounded(prepared.plan.size.training_bytes / 1e9), advice_on_memory(prepared.plan.recipe)
+        raise PenwrightError(f"training needs about {needed} GB of memory, which this machine does not have. {advice}")
     run = Run.create(folder)
     with run.lock():
         run.clear_stop_files()
