@@ -163,6 +163,22 @@ def test_writer_logits_equal_transformers(name: str, tmp_path: Path) -> None:
         torch.testing.assert_close(ours(tokens), theirs(tokens).logits, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("scaling", [YARN, {"rope_type": "llama3", "rope_theta": 500.0, **LLAMA3}])
+@pytest.mark.parametrize("inner", [{}, {"original_max_position_embeddings": 8}])
+def test_original_context_beside_the_rope_settings_has_precedence(scaling, inner, tmp_path: Path) -> None:
+    theirs = randomised(transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA, rope_parameters=scaling)))
+    theirs.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    original = config["rope_parameters"].pop("original_max_position_embeddings")
+    config |= {"original_max_position_embeddings": original, "rope_parameters": config["rope_parameters"] | inner}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    ours, same = load_huggingface(tmp_path), transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    tokens, _ = tokens_of_length(24)
+    with torch.no_grad():
+        torch.testing.assert_close(same(tokens).logits, theirs(tokens).logits)
+        torch.testing.assert_close(ours(tokens), theirs(tokens).logits, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3"])
 def test_cached_writer_logits_equal_transformers(name: str, tmp_path: Path) -> None:
     theirs = randomised(WRITERS[name]())
@@ -328,6 +344,8 @@ def test_missing_head_settings_have_their_defaults() -> None:
         ({"rope_scaling": {"type": "yarn", "factor": None}}, "rope_scaling = .*'factor': None"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 2.0}}, "has no low_freq_factor"),
         ({"rope_scaling": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor = 0.5"),
+        ({"rope_parameters": "linear"}, "RoPE settings 'linear' are not supported, only one flat table is"),
+        ({"rope_parameters": {"full_attention": YARN}}, "RoPE settings .*full_attention.* are not supported"),
         ({"attention_bias": True}, "attention_bias = True and mlp_bias = False"),
         ({"num_attention_heads": 3}, "n_heads"),
         ({"vocab_size": "many"}, "vocab_size"),

@@ -11,6 +11,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 import penwright
 from penwright.errors import PenwrightError, UsageError
+from penwright.formats.huggingface_tokenizer import read_tokenizer
 from penwright.formats.tokenizer_files import tokenizer_json
 from penwright.formats.tokenizer_source import read_tokenizer_source
 from penwright.tokenizers import Tokenizer
@@ -163,8 +164,47 @@ def test_tokenizer_with_damaged_normalization_is_refused(charsmap: bytes, spm, t
     file = tokenizer_json(tmp_path, {})
     damaged = {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(charsmap).decode()}
     (tmp_path / "tokenizer.json").write_text(json.dumps(file | {"normalizer": damaged}), encoding="utf-8")
-    with pytest.raises(PenwrightError, match="The file is damaged"):
-        read_tokenizer_source(str(tmp_path))
+    ids = {"bos_token_id": 1, "eos_token_id": 2}
+    for read in (read_tokenizer_source, lambda folder: read_tokenizer(Path(folder), ids, "generate", None)):
+        with pytest.raises(PenwrightError, match="The file is damaged"):
+            read(str(tmp_path))
+
+
+def replacement(pattern: dict[str, str], content: str) -> dict[str, object]:
+    return {"type": "Replace", "pattern": pattern, "content": content}
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [replacement({"String": "t"}, "t" * 10)] * 10,
+        [{"type": "Sequence", "normalizers": [replacement({"String": "tt"}, "t" * 20)] * 10}],
+        [replacement({"Regex": "(?=t)"}, "t")] * 40,
+        [replacement({"String": "t"}, "\ufdfa"), replacement({"Regex": "\\w"}, "t"), {"type": "NFKC"}] * 10,
+        [{"type": "Prepend", "prepend": "t" * 101}],
+        [replacement({"String": ""}, "t")],
+        [{"type": "ByteLevel"}] * 30,
+    ],
+)
+@pytest.mark.parametrize(
+    "read", [read_tokenizer_source, lambda folder: read_tokenizer(Path(folder), {}, "generate", None)]
+)
+def test_normalizer_that_would_exhaust_memory_is_refused(read, steps: list[dict[str, object]], tmp_path: Path) -> None:
+    file = json.loads(byte_level(tmp_path).read_bytes()) | {"normalizer": {"type": "Sequence", "normalizers": steps}}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(file), encoding="utf-8")
+    with pytest.raises(PenwrightError, match=r"exhausts memory|replaces nothing"):
+        read(str(tmp_path))
+
+
+def test_text_that_a_pattern_cannot_split_is_refused(tmp_path: Path) -> None:
+    file = json.loads(byte_level(tmp_path).read_bytes())
+    slow = {"type": "Split", "pattern": {"Regex": r"(a+)+\d"}, "behavior": "Isolated", "invert": False}
+    file["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [slow, file["pre_tokenizer"]]}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(file), encoding="utf-8")
+    ours = read_tokenizer_source(str(tmp_path / "tokenizer.json"))
+    for use in (ours.encode, ours.sizes, ours.unknown_characters):
+        with pytest.raises(PenwrightError, match="cannot split this text"):
+            use("a" * 99)
 
 
 @pytest.mark.parametrize("text", ["Μῆνιν ἄειδε θεὰ Πηληϊάδεω Ἀχιλῆος", "spottingω matteω thedogω"])

@@ -20,8 +20,8 @@ from penwright.formats.tokenizer_files import (
 )
 from penwright.languages import Languages
 from penwright.storage import MAX_BYTES, MOST_IN_SMALL, parse_json
-from penwright.tokenizers.checks import FOREIGN
-from penwright.tokenizers.foreign import Conventions, ForeignTokenizer
+from penwright.tokenizers.checks import FOREIGN, check_foreign_file, no_panic
+from penwright.tokenizers.foreign import DAMAGED, Conventions, ForeignTokenizer
 from penwright.tokenizers.sentencepiece import as_tokenizer_json, parse_sentencepiece
 
 Table = dict[str, Any]
@@ -51,6 +51,7 @@ def _with_conventions(
     folder: Path, file: Table, config: Table, task: Task, languages: Languages | None
 ) -> ForeignTokenizer:
     """Return the tokenizer with the special tokens that its model needs."""
+    check_foreign_file(file)
     ids, extra = _model_ids(folder, file)
     added = {token["content"]: token["id"] for token in file["added_tokens"]}
     known = {**ids_of(file), **added}
@@ -143,7 +144,8 @@ def _begins(file: Table, settings: Table, start: int) -> bool:
     """Return whether the tokenizer puts the start token before a prompt."""
     if isinstance(settings.get("add_bos_token"), bool):
         return bool(settings["add_bos_token"])
-    return start in LibraryTokenizer.from_str(json.dumps(file)).encode("a").ids[:1]
+    with no_panic(ValueError(DAMAGED)):
+        return start in LibraryTokenizer.from_str(json.dumps(file)).encode("a").ids[:1]
 
 
 def _prefixes(config: Table, languages: Languages | None, known: Mapping[str, int]) -> Table:

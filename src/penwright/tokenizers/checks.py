@@ -1,8 +1,12 @@
 """The kinds of tokenizers, and checks of an untrusted tokenizer.json, which must not exhaust memory or time."""
 
 import json
-from collections.abc import Mapping
+from base64 import b64decode
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from math import prod
 from typing import Any, Literal
+from unicodedata import normalize
 
 from tokenizers import Tokenizer as LibraryTokenizer
 
@@ -16,6 +20,8 @@ MARKED_WORDS = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
 MOST_PIECES = 1 << 22  # maximum size of a vocabulary, far above that of any real one
 FOREIGN = "penwright"  # key in the tokenizer.json of another project; its value tells Penwright how to use the file
 LONGEST_PATTERN = 2_000  # maximum length of a regular expression, in characters
+MOST_GROWTH = 100  # the most characters that a normalizer and a pre-tokenizer may make of one; of a replacement, too
+GROWTH = {"BertNormalizer": 3, "ByteLevel": 4, "Metaspace": 2}  # the most characters that these steps make of one
 PLAIN = ("truncation", "padding")  # entries of a tokenizer.json that Penwright never writes
 
 
@@ -95,11 +101,48 @@ def check_foreign_file(file: Table) -> None:
         raise ValueError(
             f"its decoder is {file.get('decoder')!r}. Penwright supports ByteLevel, WordPiece and Metaspace"
         )
+    _check_steps(file)
+
+
+def _check_steps(file: Table) -> None:
+    """Raise ValueError if a text could exhaust memory, or if a pattern is too long."""
+    if prod(_growth(step) for role in ("normalizer", "pre_tokenizer") for step in parts_of(file, role)) > MOST_GROWTH:
+        raise ValueError(f"its normalizer makes more than {MOST_GROWTH} characters of one, which exhausts memory")
     for role in ("normalizer", "pre_tokenizer", "decoder"):
         for step in parts_of(file, role):
             pattern = step.get("pattern")
             if isinstance(pattern, Mapping) and len(str(pattern.get("Regex", ""))) > LONGEST_PATTERN:
                 raise ValueError(f"its {role} has a pattern of more than {LONGEST_PATTERN} characters")
+
+
+def _growth(step: Table) -> int:
+    """Return the most characters that a step makes of one. A regular expression may match between two characters."""
+    if step["type"] == "Precompiled":
+        charsmap = b64decode(step["precompiled_charsmap"] or "")
+        replacements = charsmap[4 + int.from_bytes(charsmap[:4], "little") :].decode("utf-8", "ignore")
+        return max(map(_length, replacements.split("\0")), default=1)
+    if step["type"] not in ("Replace", "Prepend"):
+        return GROWTH.get(step["type"], 1)
+    pattern, size = step.get("pattern", {}).get("String"), _length(step.get("content") or step.get("prepend") or "")
+    if pattern == "" or size > MOST_GROWTH:
+        raise ValueError(f"its normalizer replaces nothing, or inserts more than {MOST_GROWTH} characters")
+    return max(1, -(-size // len(pattern)) if pattern else size + 1)
+
+
+def _length(text: str) -> int:
+    """Return the number of characters of a text when a later step decomposes it."""
+    return len(normalize("NFKD", text))
+
+
+@contextmanager
+def no_panic(error: Exception) -> Iterator[None]:
+    """Raise this error if the tokenizers library panics: a PanicException is not an Exception."""
+    try:
+        yield
+    except BaseException as found:
+        if type(found).__name__ == "PanicException":
+            raise error from None
+        raise
 
 
 def _spaces(decoders: list[Table]) -> bool:
@@ -108,9 +151,10 @@ def _spaces(decoders: list[Table]) -> bool:
 
 
 def parts_of(file: Table, name: str) -> list[Table]:
-    """Return the components of a normalizer, pre-tokenizer or decoder. Only a sequence has several."""
+    """Return the components of a normalizer, pre-tokenizer or decoder. Only sequences, which can nest, have several."""
     part = file.get(name)
     if part is None:
         return []
     lists = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers", "decoder": "decoders"}
-    return list(part[lists[name]]) if part["type"] == "Sequence" else [part]
+    inner = part[lists[name]] if part["type"] == "Sequence" else None
+    return [part] if inner is None else [step for each in inner for step in parts_of({name: each}, name)]

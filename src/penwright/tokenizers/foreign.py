@@ -9,9 +9,11 @@ from typing import Annotated, Any
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
+from tokenizers import Encoding
 from tokenizers import Tokenizer as LibraryTokenizer
 
-from penwright.tokenizers.checks import FOREIGN, MOST_PIECES, Table, check_foreign_file, parts_of
+from penwright.errors import PenwrightError
+from penwright.tokenizers.checks import FOREIGN, MOST_PIECES, Table, check_foreign_file, no_panic, parts_of
 from penwright.tokenizers.encoders import BYTE_OF, Ragged, ids_type
 from penwright.tokenizers.tokenizer import Tokenizer, well_formed
 
@@ -20,6 +22,8 @@ SPACE = "\u2581"  # the character that stands for a space in SentencePiece piece
 HIDDEN = "\uffff"
 FIRST = '"prepend_scheme": "first"'  # in tokenizer.json: a space is added only before the first text of a prompt
 PROBE = "A test: é, ﬁ, Ａ"  # every normalizer changes this text
+DAMAGED = "the tokenizers library failed. The file is damaged: download it again"
+UNSPLIT = "the tokenizer cannot split this text: a pattern in its tokenizer.json fails or takes too long"
 CLOSING = (".", ",", "?", "!")  # no space precedes these WordPiece tokens if tokenizer.json sets `cleanup`
 SPECIAL = re.compile(r"__\w+__|>>.+<<|<.+>|madeupword\d+")  # names of tokens that represent no text
 TokenId = Annotated[int, Field(ge=0, lt=MOST_PIECES)]
@@ -106,7 +110,8 @@ class ForeignTokenizer(Tokenizer):
         return ids
 
     def _ragged(self, library: LibraryTokenizer, texts: Sequence[str]) -> Ragged:
-        encodings = library.encode_batch_fast(list(map(_clean, texts)), add_special_tokens=False)
+        with no_panic(PenwrightError(UNSPLIT)):
+            encodings = library.encode_batch_fast(list(map(_clean, texts)), add_special_tokens=False)
         lengths = np.array([len(each) for each in encodings], dtype=np.int64)
         numbers = np.fromiter((number for each in encodings for number in each.ids), np.int64, int(lengths.sum()))
         return Ragged(self._ids[numbers].astype(self.dtype), lengths)
@@ -124,10 +129,14 @@ class ForeignTokenizer(Tokenizer):
         if self.kind == "bpe" and self._plain.get("normalizer") is None:
             return super().sizes(text)
         text, covered, sizes = _clean(text), 0, []
-        for _, end in self._library.encode(text, add_special_tokens=False).offsets:
+        for _, end in self._encoding(text).offsets:
             sizes.append(len(text[covered:end].encode()))
             covered = max(covered, end)
         return sizes
+
+    def _encoding(self, text: str) -> Encoding:
+        with no_panic(PenwrightError(UNSPLIT)):
+            return self._library.encode(text, add_special_tokens=False)
 
     @property
     def begins(self) -> bool:
@@ -155,7 +164,7 @@ class ForeignTokenizer(Tokenizer):
 
     def unknown_characters(self, text: str) -> list[str]:
         """Return the distinct parts of the text that become the unknown token, in order of appearance."""
-        encoding = self._library.encode(_clean(text), add_special_tokens=False)
+        encoding = self._encoding(_clean(text))
         spans = zip(self._ids[encoding.ids].tolist() if encoding.ids else [], encoding.offsets, strict=True)
         return list(dict.fromkeys(text[slice(*span)] for token, span in spans if token == self.unknown_id))
 
@@ -245,15 +254,11 @@ class ForeignTokenizer(Tokenizer):
 
 def _library_of(file: Table) -> LibraryTokenizer:
     """Return the tokenizer of a tokenizer.json, for texts without special tokens."""
-    try:
+    with no_panic(ValueError(DAMAGED)):
         library = LibraryTokenizer.from_str(json.dumps(_with_hidden_specials(file)))
         library.encode_special_tokens = True
         with suppress(Exception):  # a tokenizer without unknown token refuses unknown characters
             library.encode(PROBE, add_special_tokens=False)
-    except BaseException as error:
-        if type(error).__name__ == "PanicException":  # not an Exception; some damaged files cause it
-            raise ValueError("the tokenizers library failed. The file is damaged: download it again") from None
-        raise
     return library
 
 

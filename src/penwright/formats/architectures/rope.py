@@ -32,8 +32,12 @@ def with_flat_rope(config: Config) -> Config:
     Different versions of transformers store these keys in different places. The scaling is converted to our settings.
     """
     rope = config.get("rope_scaling") or config.get("rope_parameters")  # this is the precedence in transformers
-    if not isinstance(rope, Mapping):
+    if not rope:
         return config
+    if not isinstance(rope, Mapping) or any(isinstance(value, Mapping) for value in rope.values()):
+        raise PenwrightError(f"config.json: the RoPE settings {rope!r} are not supported, only one flat table is")
+    if config.get(ORIGINAL) is not None:  # this key, too, has precedence in transformers
+        rope = {**rope, ORIGINAL: config[ORIGINAL]}
     kind = str(rope.get("rope_type", rope.get("type", "default")))
     moved: dict[str, object] = {"rope_type": kind, "rope_scaling": None}
     if kind == "yarn":
