@@ -143,6 +143,9 @@ def assert_a_chat_model_keeps_both_older_texts(runs: Path, folder: Path) -> None
     recipe.write_text(content.replace(str(runs / "writer"), str(folder / "run")), encoding="utf-8")
     with pytest.raises(PenwrightError, match="is named as its own base"):
         old_texts(context.recipe)
+    recipe.write_text(content.replace(str(runs / "writer"), str(folder / "gone")), encoding="utf-8")
+    with pytest.raises(PenwrightError, match=r"--keep-old also needs the text of .*gone, .*leave out --keep-old"):
+        old_texts(context.recipe)
 
 
 def test_lora_saves_only_adapters_and_merges_them_on_loading(

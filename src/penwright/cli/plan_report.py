@@ -13,7 +13,7 @@ from penwright.text import amount, count, in_words, rounded
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penwright.config import Recipe, Table, TrainingSettings
+    from penwright.config import Table, TrainingSettings
     from penwright.workflows.plan import Prepared
 
 Form = Literal["plan", "json", "recipe"]  # what to print in a dry run (without training)
@@ -80,8 +80,9 @@ def plan_in_words(prepared: "Prepared") -> "Iterator[str]":
     yield from (f"{choice.key} = {choice.value} ({choice.reason})" for choice in plan.choices)
     yield from (f"machine: {reason}" for reason in prepared.machine.reasons)
     trained = f" ({size.trained:,} of them trained)" if size.trained < size.parameters else ""
+    about = "" if plan.recipe.tokenizer.vocab_size else "about "  # until the characters are counted
     yield (
-        f"model: {size.parameters:,} parameters{_with_tokens(plan.recipe)}{trained}, "
+        f"model: {size.parameters:,} parameters with {about}{count(plan.vocab_size, 'token')}{trained}, "
         f"{size.flops_per_token / 1e6:.1f} MFLOP per token, "
         f"about {rounded(size.training_bytes / 1e9)} GB of memory to train"
     )
@@ -98,20 +99,13 @@ def plan_in_brief(prepared: "Prepared") -> "Iterator[str]":
     tokenizer = recipe.tokenizer
     n_tokens = f", {count(tokenizer.vocab_size, 'token')}" if tokenizer.vocab_size else ""
     yield f"tokenizer: {f'from {tokenizer.from_}' if tokenizer.from_ else tokenizer.type}{n_tokens}"
-    named = f"{recipe.model.size}, " if recipe.model.size else ""
-    yield f"model: {named}{plan.size.parameters:,} parameters{_with_tokens(recipe)}"
+    yield f"model: {f'{recipe.model.size}, ' if recipe.model.size else ''}{plan.size.parameters:,} parameters"
     yield f"training: {_budget(recipe.training)}; goes through the text about {amount(plan.epochs, 'time')}"
     device, _, *others = machine.reasons
     yield f"machine: {device}; precision {str(machine.precision).removeprefix('torch.')}"
     yield from (f"machine: {other}" for other in others)
     yield from _problems(prepared)
     yield "--why also prints all other choices, with the reasons"
-
-
-def _with_tokens(recipe: "Recipe") -> str:
-    """Return the vocabulary of a model of a named size, on which its number of parameters depends."""
-    n_tokens = recipe.tokenizer.vocab_size
-    return f" with {count(n_tokens, 'token')}" if recipe.model.size and n_tokens else ""
 
 
 def _budget(training: "TrainingSettings") -> str:

@@ -172,7 +172,7 @@ def open_corpus(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_R
         part.n_bytes + len(targets.encode()),
     )
     note = (
-        f"{file.path}: {len(entries):,} terms, {len(new):,} of them in no training sentence; for these, the "
+        f"{file.path}: {count(len(entries), 'term')}, {len(new):,} of them in no training sentence; for these, the "
         f"dictionary's translations are enforced. {len(pairs):,} entries become training examples"
         f"{', and some training sentences have translations in place of terms' if reading.hints else ''}"
     )

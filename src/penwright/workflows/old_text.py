@@ -63,12 +63,25 @@ def old_texts(recipe: Recipe) -> list[OldText]:
     """
     found = list[OldText]()
     while recipe.finetuning and recipe.finetuning.keep_old:
-        base = open_base(recipe) if not found else open_run(recipe.finetuning.base)  # an older base may have changed
+        base = _open_older(found[-1]) if found else open_base(recipe)
         if any(base.run.folder.resolve() == old.run.folder.resolve() for old in found):
             raise PenwrightError(f"{base.run.folder} is named as its own base. Restore its {RECIPE}")
         recipe = with_resolved_paths(base.run, base.recipe)
         found.append(OldText(base.run, recipe, _old_corpus(base.run, recipe)))
     return found
+
+
+def _open_older(newer: OldText) -> OpenedRun:
+    """Open the base of an earlier run. It may have been trained further since then: only its text is needed."""
+    assert newer.recipe.finetuning is not None
+    base = newer.recipe.finetuning.base
+    try:
+        return open_run(base)
+    except PenwrightError as error:
+        raise PenwrightError(
+            f"--keep-old also needs the text of {base}, since {newer.run.folder} was trained with --keep-old. Restore "
+            f"this run, or leave out --keep-old: {error}"
+        ) from None
 
 
 def _old_corpus(run: Run, theirs: Recipe) -> AnyCorpus:
