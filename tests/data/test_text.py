@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from penwright.data.cleaning import Cleaning
 from penwright.data.corpus import Corpus, Document, ReadingOptions
-from penwright.data.text import open_text
+from penwright.data.text import open_evaluation_text, open_text
 from penwright.errors import PenwrightError
 
 
@@ -54,6 +54,45 @@ def test_training_and_held_out_parts_join_to_the_text(tmp_path_factory, text, fr
     assert training[0] + held_out[0] == text
     assert (corpus.training_bytes, corpus.held_out_bytes) == (len(training[0]), len(held_out[0]))
     assert min(len(training[0]), len(held_out[0])) > 0
+
+
+LICENCE = "*** END OF THE PROJECT GUTENBERG EBOOK 1 ***\n" + "You may copy it – give it away.\n" * 600
+HEADER = "The Project Gutenberg eBook\n\n*** START OF THE PROJECT GUTENBERG EBOOK A LONG\nTITLE ***\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", LICENCE),
+        (HEADER, LICENCE),
+        (HEADER, f"End of the Project Gutenberg EBook\n\n{LICENCE.replace('THE', 'THIS')}"),
+        (HEADER, LICENCE.replace("*** ", "***")),
+    ],
+)
+def test_header_and_licence_of_project_gutenberg_are_left_out(tmp_path, before, after):
+    book = "".join(f"Chapter {i}: é.\n" for i in range(5000))
+    path = write(tmp_path, "book.txt", before + book + after)
+    corpus = open_text([path])
+    assert "".join(texts(corpus.training) + texts(corpus.held_out)) == book
+    assert corpus.training_bytes + corpus.held_out_bytes == len(book.encode())
+    assert any(f"{len(before + after):,} characters" in note for note in corpus.report.notes)
+    assert texts(open_evaluation_text([path]).held_out) == [book]
+
+
+@pytest.mark.parametrize(
+    "text", [HEADER + "word\n" * 100, f"word {LICENCE}", f"word\n{LICENCE}{LICENCE[100:]}{'word ' * 5000}"]
+)
+def test_text_that_does_not_end_with_the_licence_is_kept(tmp_path, text):
+    corpus = open_text([write(tmp_path, "book.txt", text)])
+    assert "".join(texts(corpus.training) + texts(corpus.held_out)) == text
+
+
+def test_books_of_project_gutenberg_are_counted_among_other_texts(tmp_path):
+    for i in range(3):
+        write(tmp_path, f"{i}.txt", f"Text {i}.\n" * 200 + (LICENCE if i else ""))
+    corpus = open_text([tmp_path])
+    assert corpus.report.notes[0].endswith(f"({2 * len(LICENCE):,} characters in 2 of 3 files)")
+    assert "copy" not in "".join(texts(corpus.training) + texts(corpus.held_out))
 
 
 def test_text_without_newlines_is_split_at_the_exact_share(tmp_path):

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from penwright.data.columns import names_in, text_columns
 from penwright.data.corpus import ALL_COLUMNS, Broken, Columns, CorpusPart, Document, Source, Sources, number_reason
 from penwright.data.files import BLOCK_BYTES, NotText, SourceFile, examine, examine_text
+from penwright.data.gutenberg import Book, find_book
 from penwright.data.paths import (
     describe_other_splits,
     describe_skipped,
@@ -36,6 +37,7 @@ from penwright.data.readers.tables import Table, find_table, has_text_column, is
 from penwright.data.splits import BEGINNING, Cut, Hashes, Mask
 from penwright.errors import PenwrightError
 from penwright.storage import cache_folder, write_bytes_atomically
+from penwright.text import count
 
 Measures = NDArray[Any]  # for each document: the values of Documents
 MANY_ROWS = 10_000  # for a table with at least this many rows, lengths and hashes are cached
@@ -178,17 +180,33 @@ def _examined(path: Path, encoding: str | None) -> SourceFile:
 
 def _whole_files(files: tuple[SourceFile, ...], remark: str = "") -> tuple[Source[Document], Measures]:
     """Return a source with one document per file, and the lengths, sizes and hashes of the documents."""
+    books = [find_book(file) for file in files]
+    texts = [
+        TextSlice(partial(iter, TextSlice(file.chunks, book.begin, book.end, file)))
+        if book
+        else TextSlice(file.chunks, file=file)
+        for file, book in zip(files, books, strict=True)
+    ]
 
     def documents() -> Iterator[Document]:
-        return (Document(file.path, TextSlice(file.chunks, file=file)) for file in files)
+        return (Document(file.path, text) for file, text in zip(files, texts, strict=True))
 
-    hashes = [int(file.text_sha256[:16], 16) for file in files]
-    measures = (
-        (0 if file.blank else file.n_characters, file.n_utf8_bytes, own, own)
-        for file, own in zip(files, hashes, strict=True)
-    )
-    source = Source(files, documents, lambda number: files[number].path, remark=remark)
-    return source, np.fromiter(measures, dtype=MEASURE)
+    def measures() -> Iterator[tuple[int, int, int, int]]:
+        for file, book in zip(files, books, strict=True):
+            size, n_bytes = (book.end - book.begin, book.n_bytes) if book else (file.n_characters, file.n_utf8_bytes)
+            own = int(file.text_sha256[:16], 16)
+            yield 0 if file.blank else size, n_bytes, own, own
+
+    choice = _describe_left_out(files, books)
+    source = Source(files, documents, lambda number: files[number].path, choice, remark=remark)
+    return source, np.fromiter(measures(), dtype=MEASURE)
+
+
+def _describe_left_out(files: Sequence[SourceFile], books: Sequence[Book | None]) -> str:
+    """Describe the text around the books of Project Gutenberg, which is left out; "" if there are none."""
+    sizes = [file.n_characters - book.end + book.begin for file, book in zip(files, books, strict=True) if book]
+    where = f" in {len(sizes):,} of {len(files):,} files" if len(files) > 1 else ""
+    return f"without the licence of Project Gutenberg ({count(sum(sizes), 'character')}{where})" if sizes else ""
 
 
 def _rows(table: Table, columns: Columns, reasons: dict[str, int]) -> tuple[Source[Document], Measures]:
