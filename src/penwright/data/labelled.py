@@ -23,9 +23,9 @@ from penwright.data.corpus import (
 )
 from penwright.data.files import examine_text
 from penwright.data.labels import (
+    comma_in,
     count_labels,
     find_separator,
-    has_decimal_commas,
     kind_of_labels,
     label_cleaning_remark,
     notes_on_labels,
@@ -38,7 +38,7 @@ from penwright.data.readers.bilingual import holds_pairs
 from penwright.data.readers.delimited import PREFIX, LabelledLines, labelled_lines
 from penwright.data.readers.formats import FORMATS
 from penwright.data.readers.hub import is_hub, open_hub
-from penwright.data.readers.tables import Table, delimited_table, has_tabs, is_table_file, open_table, select
+from penwright.data.readers.tables import Table, delimited_table, find_table, select
 from penwright.data.rows import (
     RowKind,
     Rows,
@@ -122,10 +122,7 @@ def _open(path: str, reading: ReadingOptions) -> Table:
         raise PenwrightError(
             f"{path} is {FORMATS[file.format].description}, without labels; pass a table of texts and labels"
         )
-    if is_table_file(file):
-        return open_table(file, names)
-    lines = None if has_tabs(file) else labelled_lines(file, FEWEST_LINES)
-    table: Table = lines or delimited_table(file, "\t", names)
+    table = find_table(file, names) or labelled_lines(file, FEWEST_LINES) or delimited_table(file, "\t", names)
     if len(table.columns) < 2:
         archive = archive_of(path)
         unpack = f". If each folder in {archive} is a class, unpack it and pass the folder" if archive else ""
@@ -158,11 +155,11 @@ def _from_table(table: Table, columns: Columns) -> RowSource:
         choice += f" ({', '.join(names_of_labels)})"
     kind = _kind(table.name, values, columns) if one_hot is None else _kind_of_one_hot(one_hot, columns)
     choice += {"multi_label_classification": ", several labels", "regression": ", a number"}.get(kind.problem_type, "")
-    decimal_comma = kind.problem_type == "regression" and has_decimal_commas(table, values)
-    choice += " with a decimal comma" if decimal_comma else ""
+    comma = comma_in(table, values) if kind.problem_type == "regression" else ""
+    choice += " with a decimal comma" if comma == "decimal" else ""
     choice += f" separated by {kind.separator}" if kind.separator else ""
     columns = replace(columns, label_kind=kind, text_pairs=are_pairs)
-    read = partial(with_tidy_labels, one_hot or table, texts, label, columns, decimal_comma=decimal_comma)
+    read = partial(with_tidy_labels, one_hot or table, texts, label, columns, comma=comma)
     why = f"{table.name}: {table.form}" if isinstance(table, LabelledLines) else chosen.remark
     remark = "\n".join(filter(None, [why, label_cleaning_remark(table.name, values)]))
     groups = None

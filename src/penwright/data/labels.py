@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from math import isnan, nan
 from shlex import quote
+from typing import Literal
 from unicodedata import category, normalize
 
 from penwright.data.corpus import BETWEEN_LABELS, Broken, Columns, Corpus, LabelKind, Labelled
@@ -15,6 +16,7 @@ from penwright.data.rows import TwoSides
 from penwright.errors import PenwrightError
 from penwright.text import BETWEEN_TEXTS, count
 
+Comma = Literal["decimal", "thousands", ""]
 JOINERS = "\u200c\u200d"  # invisible characters that are needed to write some languages and emoji
 SEPARATORS = "|;,"
 CLEAR_SEPARATORS = "|;"  # characters that hardly ever occur within a label
@@ -22,10 +24,14 @@ SEVERAL = 0.1  # assume several labels per cell if at least this share of the ce
 BLANK_IN_PAIR = Broken("one text of the pair is blank")
 NO_NUMBER = Broken("the label is not a number")
 LARGEST_NUMBER = 1e30  # larger numbers cannot be standardized in float32
+MANY_COMMAS = 10  # if a comma were the decimal mark, one of this many numbers would have other than three decimals
 FEW_NUMBERS = 10  # more different numbers than this are probably measurements, not class names
 NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
 # A number with a decimal comma: not "1,234", whose comma may separate thousands.
 DECIMAL_COMMA = re.compile(r"[-+]?(0,\d+|\d+,(?!\d{3}$)\d+|\d{1,3}(\.\d{3})+,\d+)")
+THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})+(\.\d*)?")  # commas that separate thousands
+SPACES = re.compile(r"(?<=\d)[ '’\u00a0\u202f](?=\d{3}(?!\d))")  # spaces and the like that separate thousands
+SIGNS = re.compile(r"^([-+]?)[$€£¥]\s?|\s?[%$€£¥]$")  # signs of currencies and of percent
 POINTS = re.compile(r"[-+]?\d{1,3}(\.\d{3})+(,\d*)?")  # points that separate thousands, next to a decimal comma
 PLACEHOLDERS = {"na", "n/a", "#n/a", "?", "-", "none", "nan", "null"}  # values that mean "no label", in lower case
 
@@ -42,11 +48,11 @@ def single_label(label: str, location: str) -> str:
 
 
 def with_tidy_labels(
-    table: Table, texts: Sequence[int], label: int, columns: Columns, *, decimal_comma: bool = False
+    table: Table, texts: Sequence[int], label: int, columns: Columns, *, comma: Comma = ""
 ) -> Iterator[TwoSides | Broken]:
     """Yield the text and the label of every row. Labels are normalized, and renamed as specified in the settings.
 
-    With `decimal_comma`, all commas in scores are decimal marks.
+    `comma` is the meaning of the commas in scores, as in comma_in().
     """
     tidy: dict[str, str | Broken] = {}
     names, (problem_type, separator) = columns.label_names, columns.label_kind or LabelKind()
@@ -64,7 +70,7 @@ def with_tidy_labels(
         elif problem_type == "multi_label_classification":
             tidy[raw_label] = label_set(raw_label, separator, names)
         elif problem_type == "regression":
-            tidy[raw_label] = number_label(raw_label, decimal_comma=decimal_comma)
+            tidy[raw_label] = number_label(raw_label, comma)
         else:
             single = single_label(raw_label, table.location(number))
             tidy[raw_label] = names.get(raw_label) or names.get(single, single)
@@ -86,29 +92,45 @@ def label_set(cell: str, separator: str | None, names: Mapping[str, str]) -> str
     return BETWEEN_LABELS.join(sorted({names.get(label, label) for label in labels} - {""}))
 
 
-def has_decimal_commas(table: Table, scores: Collection[str]) -> bool:
-    """Return whether a comma is the decimal mark in a column of scores. If it is, 1,234 is less than 2."""
-    with_comma = [score for score in scores if "," in score]
+def comma_in(table: Table, scores: Collection[str]) -> Comma:
+    """Return what a comma means in a column of scores; "" if it has none, or if each cell tells by itself.
+
+    If it is the decimal mark, 1,234 is less than 2. If not, and at least MANY_COMMAS numbers have three digits after
+    each comma, while others have no comma, it separates thousands.
+    """
+    numbers = [_bare(score) for score in scores]
+    with_comma = [number for number in numbers if "," in number]
     is_semicolon = isinstance(table, Grid) and table.delimiter == ";"  # written where a comma is the decimal mark
-    is_english = any(score.find(".") > score.rfind(",") for score in with_comma)
-    return bool(with_comma) and not is_english and (is_semicolon or any(map(DECIMAL_COMMA.fullmatch, with_comma)))
+    is_english = any(number.find(".") > number.rfind(",") for number in with_comma)
+    if with_comma and not is_english and (is_semicolon or any(map(DECIMAL_COMMA.fullmatch, with_comma))):
+        return "decimal"
+    are_many = MANY_COMMAS <= len(with_comma) < len(numbers) and all(map(THOUSANDS.fullmatch, with_comma))
+    return "thousands" if is_english or are_many else ""
 
 
-def number_label(cell: str, *, decimal_comma: bool = False) -> str | Broken:
+def number_label(cell: str, comma: Comma = "") -> str | Broken:
     """Return the number in a cell, in Python's notation; "" for a blank cell, or NO_NUMBER for any other cell.
 
-    The decimal mark is a point or a comma. NO_NUMBER also stands for a number beyond LARGEST_NUMBER.
+    The decimal mark is a point or a comma, and 56% is 56. NO_NUMBER also stands for a number beyond LARGEST_NUMBER.
     """
     if not cell:
         return ""
-    cell = cell.replace("−", "-")
-    if decimal_comma or DECIMAL_COMMA.fullmatch(cell):
+    cell = _bare(cell)
+    is_clear = comma == "thousands" or "." in cell or cell.count(",") > 1
+    if comma == "decimal" or DECIMAL_COMMA.fullmatch(cell):
         cell = (cell.replace(".", "") if POINTS.fullmatch(cell) else cell).replace(",", ".")
+    elif is_clear and THOUSANDS.fullmatch(cell):
+        cell = cell.replace(",", "")
     try:
         number = float(cell)
     except ValueError:
         number = nan
     return repr(number) if abs(number) <= LARGEST_NUMBER else NO_NUMBER
+
+
+def _bare(cell: str) -> str:
+    """Return a number without a currency or percent sign, and without spaces between thousands."""
+    return SPACES.sub("", SIGNS.sub(r"\1", cell.strip().replace("−", "-")))
 
 
 def _items(text: str) -> list[str] | None:
