@@ -31,6 +31,11 @@ FORMATS = {
         "prompt": [{"role": "user", "content": f"Ask {n}"}],
         "completion": [{"role": "assistant", "content": f"Answer {n}."}],
     },
+    "preferences": lambda n: {
+        "prompt": f"Ask {n}",
+        "chosen": [{"role": "user", "content": f"Ask {n}"}, {"role": "assistant", "content": f"Answer {n}."}],
+        "rejected": "no",
+    },
     "parts": lambda n: {
         "messages": [
             {"role": "user", "content": [{"type": "text", "text": f"Ask {n}"}]},

@@ -187,7 +187,9 @@ def _messages(row: Sequence[str]) -> list[Message] | Broken:
         return _parsed(row[0])
     *prompts, answer = map(text_of, row)
     before, after = _parsed("\n\n".join(filter(None, prompts)), "user"), _parsed(answer, ASSISTANT)
-    return before if isinstance(before, Broken) else after if isinstance(after, Broken) else [*before, *after]
+    if isinstance(after, Broken) or after[0].role in (SYSTEM, "user"):  # a whole conversation, in data of preferences
+        return after
+    return before if isinstance(before, Broken) else [*before, *after]
 
 
 def _parsed(text: str, role: str = "") -> list[Message] | Broken:
@@ -215,8 +217,7 @@ def _parsed(text: str, role: str = "") -> list[Message] | Broken:
 def _content(message: dict[str, Any]) -> str:
     """Return the text of a message. If it consists of parts, join their texts."""
     content: Any = message.get("content", message.get("value"))
-    text: str = "".join(part["text"] for part in content) if isinstance(content, list) else content
-    return text.strip()
+    return str.strip("".join(part["text"] for part in content) if isinstance(content, list) else content)
 
 
 def _hold_out(rows: Rows, keep: Mask, reading: ReadingOptions) -> Mask:
@@ -295,6 +296,5 @@ class AnswerBatches(Bucketed[TextBatch]):
             prompt, answer = self.prompt[row], self.answer[row]
             tokens += [prompt, answer, [self.markers.end]]
             is_answer += [[False] * len(prompt), [True] * (len(answer) + 1)]
-        return np.concatenate(tokens)[-self.most :].astype(np.int64), np.concatenate(is_answer)[-self.most :].astype(
-            np.bool_
-        )
+        ids, mask = np.concatenate(tokens)[-self.most :], np.concatenate(is_answer)[-self.most :]
+        return ids.astype(np.int64), mask.astype(np.bool_)

@@ -21,7 +21,7 @@ LONG = 20  # minimum length of nearly all values in a text column, in characters
 REPEATS = 0.05  # maximum share of rows that may repeat the header
 ALIKE = 0.9  # a column is of a kind, such as numbers, if at least this share of its values match that kind
 KINDS = {
-    "number": re.compile(r"[-+]?[$€£]?\d[\d.,\s]*%?|[-+]?\d*\.?\d+(e[-+]?\d+)?|nan", re.IGNORECASE),
+    "number": re.compile(r"[-+]?[$€£]?\d[\d.,\s]*+%?|[-+]?(?:\d++(?:\.\d*+)?|\.\d++)(e[-+]?\d+)?|nan", re.IGNORECASE),
     "time": re.compile(r"\d{1,4}[-/.:]\d{1,2}([-/.:]\d{1,4})?([T ,]+\d{1,2}:\d{2}.*)?"),
     "link": re.compile(r"(https?://|www\.)\S+", re.IGNORECASE),
 }
@@ -42,7 +42,7 @@ DETAIL_NAMES = frozenset(
 )
 INSTRUCTION_NAMES = split_words("instruction prompt")
 PROMPT_NAMES = (*INSTRUCTION_NAMES, *split_words("question query"))  # column names for prompts
-ANSWER_NAMES = split_words("response completion answer output")
+ANSWER_NAMES = split_words("response completion answer output chosen")
 INPUT_NAMES = split_words("input context")  # column names for the text that an instruction is about (Alpaca, Dolly)
 PAIRS_OF_TEXTS = (
     ("premise", "hypothesis"),
