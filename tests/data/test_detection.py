@@ -1,10 +1,12 @@
 """Detection of the task from the files."""
 
 import gzip
+import json
 
 import pytest
 
 from penwright.data.detection import detect_task
+from penwright.data.labelled import open_labelled
 from penwright.data.parallel import open_pairs
 from penwright.errors import PenwrightError, Undecided
 
@@ -32,6 +34,15 @@ def write(folder, files: dict[str, str]) -> list[str]:
         ({"a.tsv": "label\tsentence\n0\tbad film\n1\tgood film\n"}, "classify"),
         ({"a.csv": "".join(f"a text that is number {i},{i % 2}\n" for i in range(20))}, "classify"),
         ({"a.jsonl": '{"text": "one"}\n{"text": "two"}\n'}, "generate"),
+        ({"a.txt": '{"text": "one", "label": "x"}\n{"text": "two", "label": "y"}\n'}, "classify"),
+        ({"chats": '[\n {"prompt": "one", "response": "two"},\n {"prompt": "three", "response": "four"}\n]\n'}, "chat"),
+        ({"a.txt": '{"prompt": "one", "response": "two"}\n' + PROSE}, "generate"),
+        ({"a.txt": "text,label\n" + "".join(f"one text number {i},{'xy'[i % 2]}\n" for i in range(20))}, "classify"),
+        ({"a.txt": "Text, label\n" + PROSE}, "generate"),
+        (
+            {"a.jsonl": '{"text": "one", "label": "x", "meta": {}}\n{"text": "two", "label": "y", "meta": {}}\n'},
+            "classify",
+        ),
         ({"a.jsonl": '{"id": 1, "text": "one", "url": "x"}\n' * 9}, "generate"),
         ({"a.jsonl": '{"text": "one", "label": "x"}\n{"text": "two", "label": "y"}\n'}, "classify"),
     ],
@@ -48,6 +59,22 @@ def test_a_folder_is_running_text(tmp_path):
 def test_detection_reason_names_the_column(tmp_path):
     paths = write(tmp_path, {"a.tsv": "label\tsentence\n0\tbad film\n1\tgood film\n"})
     assert detect_task(paths)[1] == f"{paths[0]} has a column 'label'"
+
+
+def test_header_of_a_text_file_is_no_example(tmp_path):
+    (path,) = write(tmp_path, {"a.txt": "text,label\n" + "".join(f"text {i},{'xy'[i % 2]}\n" for i in range(20))})
+    corpus = open_labelled([path])
+    assert corpus.n_training + len(corpus.held_out) == 20 and set(corpus.label_counts) == {"x", "y"}
+
+
+def test_objects_named_by_ids_are_cells_and_ask_for_the_task(tmp_path):
+    rows = [
+        {"title": f"Talk {n}", "map": {f"{n}-{i}": {"content": f"words {i}"} for i in range(100)}} for n in range(30)
+    ]
+    (path,) = write(tmp_path, {"a.json": json.dumps(rows)})
+    with pytest.raises(Undecided, match=r"'title', but far more text .*'map'") as refused:
+        detect_task([path])
+    assert len(str(refused.value)) < 1000
 
 
 def test_a_missing_file_is_named(tmp_path):

@@ -16,6 +16,7 @@ from penwright.data.paths import (
     relative_to_folder,
     resolve_from,
     suffix_of,
+    tables_in,
     text_files,
 )
 from penwright.errors import PenwrightError
@@ -110,6 +111,35 @@ def test_folder_of_other_files_suggests_a_working_pattern(tmp_path):
         text_files([tmp_path])
     pattern = str(error.value).split("'")[1]
     assert [path.name for path in text_files([pattern])] == ["a.py", "b.py"]
+
+
+@pytest.mark.parametrize(
+    ("names", "tables"),
+    [
+        ("train.csv test.csv", "train.csv"),
+        ("a.csv b.tsv c.jsonl", "a.csv b.tsv c.jsonl"),
+        ("README.md LICENSE.txt a.jsonl info.json", "a.jsonl"),
+        ("a.json b.json", "a.json b.json"),
+        ("a.csv notes.txt", ""),
+        ("a.json b.py", ""),
+        ("README.md", ""),
+    ],
+)
+def test_tables_in_a_folder(tmp_path: Path, names: str, tables: str) -> None:
+    for name in names.split():
+        (tmp_path / name).write_text("x", encoding="utf-8")
+    assert [path.name for path in tables_in(str(tmp_path))] == tables.split()
+
+
+def test_tables_in_a_pattern_or_archive(tmp_path: Path) -> None:
+    for name in ("a.csv", "b.json", "c.csv"):
+        (tmp_path / name).write_text("x", encoding="utf-8")
+    with zipfile.ZipFile(tmp_path / "d.zip", "w") as archive:
+        for name in ("README.md", "a.csv", "b.csv", "c.csv"):
+            archive.writestr(name, "x")
+    assert [path.name for path in tables_in(f"{tmp_path}/*.csv")] == ["a.csv", "c.csv"]
+    assert [path.name for path in tables_in(f"{tmp_path}/*.json")] == ["b.json"]
+    assert len(tables_in(f"{tmp_path}/d.zip")) == 3 and tables_in(f"{tmp_path}/*") == []
 
 
 @contextmanager

@@ -243,6 +243,16 @@ def test_lines_that_are_lists_of_messages_are_conversations(tmp_path):
     assert [json.loads(row[0]) for row in rows(table)] == talks
 
 
+def test_text_in_parts_is_joined(tmp_path):
+    values = '["See ", {"type": "link", "text": "x.org"}, "."]', '[{"text": "x"}, {"text": "y"}]', '["a", "b"]'
+    found = rows(table_of(tmp_path, "a.jsonl", "".join(f'{{"text": {each}}}\n' for each in values)))
+    assert [row[0] for row in found] == ["See x.org.", *values[1:]]
+
+
+def test_long_number_is_read(tmp_path):
+    assert len(rows(table_of(tmp_path, "a.csv", f"{'1' * 50_000}x,2\n" * 9))) == 9
+
+
 def test_nested_json_objects_become_columns(tmp_path):
     table = table_of(tmp_path, "a.jsonl", '{"id": 1, "translation": {"de": "Hund", "en": "dog"}}\n')
     assert table.columns == ("id", "de", "en")

@@ -33,7 +33,7 @@ from penwright.data.paths import (
     suffix_of,
     tables_in,
 )
-from penwright.data.profiles import Profile, profiles_of
+from penwright.data.profiles import LISTS, Profile, profiles_of
 from penwright.data.readers.bilingual import holds_pairs, holds_segments
 from penwright.data.readers.delimited import labelled_lines
 from penwright.data.readers.formats import FORMATS
@@ -56,11 +56,11 @@ def detect_task(paths: Sequence[str | Path], *, encoding: str | None = None) -> 
 
     The first table decides for all files. Raises Undecided if a wrong guess could spoil the model.
     """
+    if tables := tables_in(str(paths[0])):
+        return _task_of_file(examine_text(tables[0], encoding), [], encoding)
     first, *others = _single_files([str(path) for path in paths])
     if is_hub(first):
         return task_of_table(open_hub(first))
-    if tables := tables_in(first):
-        return _task_of_file(examine_text(tables[0], encoding), [], encoding)
     if is_collection(first):
         what = "folder" if is_folder(first) else "pattern" if is_pattern(first) else "zip archive"
         _ask_about_sides(first, others, what)
@@ -233,6 +233,7 @@ def _task_by_values(table: Table, profiles: Sequence[Profile]) -> tuple[str, str
     if len(texts) > 2:
         raise undecided_pair(table.name, profiles, texts)
     if len(texts) == 1:
+        _refuse_nested_texts(table, profiles, texts[0])
         return "generate", f"{table.name} has one column of text, '{texts[0].name}'"
     raise Undecided(
         f"{table.name}: no column looks like text. Its columns are: {overview(profiles)}",
@@ -240,6 +241,19 @@ def _task_by_values(table: Table, profiles: Sequence[Profile]) -> tuple[str, str
         "Choose a task and its columns: --task generate --set data.text=..., --task classify --set data.text=... "
         "--set data.label=..., or --task translate --set data.source=... --set data.target=...",
     )
+
+
+def _refuse_nested_texts(table: Table, profiles: Sequence[Profile], text: Profile) -> None:
+    """Raise Undecided if the objects in a column are much longer than the only text, as in exports of chats."""
+    nested = (column for column in profiles if column.kind == LISTS and column.example.startswith("{"))
+    longest = max(nested, key=lambda column: column.n_characters, default=text)
+    if longest.n_characters > CLEARLY_LONGER * text.n_characters:
+        raise Undecided(
+            f"{table.name} has one column of text, '{text.name}', but far more text inside the objects in column "
+            f"'{longest.name}', which are not read",
+            [Option(("task=generate", setting("text", text)), f"learn to write like the texts in '{text.name}'")],
+            'For conversations, write a file of lines such as {"messages": [{"role": "user", "content": "..."}, ...]}',
+        )
 
 
 def _refuse_scored_pairs(table: Table, profiles: Sequence[Profile], texts: Sequence[Profile]) -> None:

@@ -57,8 +57,9 @@ def _toml(value: str | list[str]) -> str:
 
 
 def overview(profiles: Profiles) -> str:
-    """Describe the columns in one line, each with an example."""
-    return ", ".join(column.described() for column in profiles)
+    """Describe the first columns in one line, each with an example."""
+    more = [f"{len(profiles) - MOST_OPTIONS:,} more"] if len(profiles) > MOST_OPTIONS else []
+    return ", ".join([*(column.described() for column in profiles[:MOST_OPTIONS]), *more])
 
 
 # --- labels ---
@@ -273,8 +274,7 @@ def texts_of(profiles: Profiles) -> list[Profile]:
 def unused(profiles: Profiles, used: Collection[int]) -> str:
     """Describe the columns that are not used; return "" if there are none."""
     left = [column for column in profiles if column.index not in used]
-    more = [f"{len(left) - MOST_OPTIONS} more"] if len(left) > MOST_OPTIONS else []
-    return f"not used: {', '.join([*(column.described() for column in left[:MOST_OPTIONS]), *more])}" if left else ""
+    return f"not used: {overview(left)}" if left else ""
 
 
 def advice_for_more_texts(profiles: Profiles, texts: Collection[int], used: Collection[int]) -> str:

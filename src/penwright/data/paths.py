@@ -5,12 +5,12 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from fnmatch import fnmatchcase
 from glob import glob
 from pathlib import Path
 
-from penwright.data.readers.archives import archive_of, data_members, is_archive, members
-from penwright.data.readers.formats import unpacked_name
+from penwright.data.globs import WILDCARD, matches_pattern, split_pattern
+from penwright.data.readers.archives import NON_DATA, archive_of, data_members, is_archive, members
+from penwright.data.readers.formats import TABLE_SUFFIXES, unpacked_name
 from penwright.data.splits import TESTS, VALIDATION, files_of_split, training_files
 from penwright.errors import PenwrightError
 from penwright.storage import near_miss
@@ -20,12 +20,10 @@ SUBTITLE_SUFFIXES = (".srt", ".vtt", ".ass", ".ssa")
 # Suffixes of documents, in order of preference.
 DOCUMENT_SUFFIXES = (".docx", ".odt", ".epub", ".html", ".htm", ".xhtml", ".rtf", ".pdf")
 TEXT_SUFFIXES = (*PLAIN_SUFFIXES, *DOCUMENT_SUFFIXES, *SUBTITLE_SUFFIXES)
-TABLE_PARTS = (".jsonl", ".ndjson", ".parquet", ".pq")  # suffixes of data sets that may be divided into several files
 STANDARD_INPUT = "-"
 IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".tif", ".tiff", ".bmp", ".heic")
 NEVER_TEXT = (*IMAGES, ".mp3", ".wav", ".mp4", ".zip", ".tar", ".7z", ".rar")
 HUB = "hub:"
-WILDCARD = re.compile(r"[*?\[]")
 PIPE = re.compile(r"/dev/(stdin|fd/\d+)|/proc/self/fd/\d+")  # the paths that a shell substitutes for `<(...)`
 LONGEST_SHOWN = 300  # maximum length of a path in a message, in characters
 
@@ -106,18 +104,32 @@ def expand_archives(paths: Sequence[str]) -> list[str]:
 
 
 def tables_in(path: str) -> list[Path]:
-    """Return the tables (TABLE_PARTS) in a folder or pattern; [] if there are none, or other text files too."""
-    return [] if is_archive(path) else training_files(path, _parts_of(path))
+    """Return the tables in a folder, archive or pattern; [] if there are none, or other text files too."""
+    parts = _parts_of(path)
+    return training_files(path, parts) if all(suffix_of(part) in TABLE_SUFFIXES for part in parts) else []
 
 
 def _parts_of(path: str) -> list[Path]:
     """Return the data files of an archive, or the tables of a folder or pattern."""
     if is_archive(path):
         return data_members(path)
-    files = _matching_files(path) if is_pattern(path) else _files_in(Path(path)) if is_folder(path) else []
-    tables = [file for file in files if suffix_of(file) in TABLE_PARTS]
-    others = [file for file in files if is_pattern(path) or suffix_of(file) in TEXT_SUFFIXES]
-    return [] if set(others) - set(tables) else tables
+    if is_pattern(path):
+        files = _matching_files(path)
+        return files if all(suffix_of(file) in TABLE_SUFFIXES for file in files) else []
+    return _only_tables(_files_in(Path(path))) if is_folder(path) else []
+
+
+def _only_tables(files: Sequence[Path]) -> list[Path]:
+    """Return the tables among these files; [] if there are none, or texts other than README and the like.
+
+    JSON beside other tables describes them. It is a table if there is nothing else.
+    """
+    data = [file for file in files if re.split(r"[\W_]", file.name.lower())[0] not in NON_DATA]
+    suffixes = {suffix_of(file) for file in data}
+    if suffixes == {".json"}:
+        return data
+    tables = [file for file in data if suffix_of(file) in TABLE_SUFFIXES and suffix_of(file) != ".json"]
+    return [] if suffixes & {*TEXT_SUFFIXES, ".eml"} else tables
 
 
 def files_to_evaluate(path: str) -> list[str]:
@@ -164,7 +176,9 @@ def describe_skipped(folder: Path) -> str:
     if others:
         suffix, most = max(others.items(), key=lambda each: (each[1], each[0]))
         kind = f"{most:,} {suffix}" if suffix else f"{most:,} without an extension"
-        hint = f" (to read these as text: '{folder / '**' / f'*{suffix}'}')" if is_folder(folder) else ""
+        pattern = f"'{folder / '**' / f'*{suffix}'}'"
+        hint = f" (to read these {'alone' if suffix in TABLE_SUFFIXES else 'as text'}: {pattern})"
+        hint = hint if is_folder(folder) else ""
         remarks.append(f"{others.total():,} of other types, including {kind}{'' if suffix in NEVER_TEXT else hint}")
     return "; ".join(remarks)
 
@@ -179,11 +193,11 @@ def _files_of(path: str | Path) -> list[Path]:
 
 def _matching_files(pattern: str) -> list[Path]:
     """Return the files that match a pattern. Raises PenwrightError if there are none."""
-    base, parts = _split_pattern(pattern)
+    base, parts = split_pattern(pattern)
     try:
         if "**" in parts:  # glob() recurses into each folder, and deep trees exceed the recursion limit
             candidates = visible_files(base) if base.is_dir() else iter(())
-            files = sorted(file for file in candidates if _matches(file.relative_to(base).parts, parts))
+            files = sorted(file for file in candidates if matches_pattern(file.relative_to(base).parts, parts))
         else:
             files = sorted(path for path in map(Path, glob(pattern)) if path.is_file())
     except OSError as error:
@@ -191,27 +205,6 @@ def _matching_files(pattern: str) -> list[Path]:
     if not files:
         raise PenwrightError(f"no file matches the pattern {pattern}")
     return files
-
-
-def _split_pattern(pattern: str) -> tuple[Path, tuple[str, ...]]:
-    """Split a pattern into the folder before its first wildcard and the remaining parts."""
-    parts = Path(pattern).parts
-    first = next(index for index, part in enumerate(parts) if WILDCARD.search(part))
-    return Path(*parts[:first]), parts[first:]
-
-
-def _matches(names: Sequence[str], parts: Sequence[str]) -> bool:
-    """Return whether the names of a path match the parts of a pattern. `**` matches any number of folders."""
-    reached = {0}  # indices of the pattern parts that the next name may match
-    for name in names:
-        stay = set()
-        for index, part in enumerate(parts):
-            if index in reached and part == "**":
-                stay.add(index)
-                reached.add(index + 1)  # `**` may match no folder at all
-        fitting = {index for index in reached - stay if index < len(parts) and fnmatchcase(name, parts[index])}
-        reached = stay | {index + 1 for index in fitting}
-    return any(part == len(parts) or set(parts[part:]) == {"**"} for part in reached)
 
 
 def _text_in(folder: Path) -> list[Path]:

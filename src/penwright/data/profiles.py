@@ -9,6 +9,7 @@ from itertools import islice
 
 from penwright.data.corpus import Broken, Row
 from penwright.data.readers.layout import LABEL_NAMES, RATING_NAMES
+from penwright.data.readers.records import Records
 from penwright.data.readers.tables import Table
 
 SAMPLE = 1000  # approximate minimum number of rows in a sample; smaller tables are read whole
@@ -157,7 +158,9 @@ def sample_rows(table: Table) -> list[Row]:
     """
     rng, threshold = random.Random(0), 1.0
     kept: list[tuple[float, Row | Broken]] = []
-    for number, row in enumerate(islice(table.rows(range(len(table.columns))), MOST_IF_SORTED)):
+    every = range(len(table.columns))
+    rows = table.rows(every, is_sample=True) if isinstance(table, Records) else table.rows(every)
+    for number, row in enumerate(islice(rows, MOST_IF_SORTED)):
         if number == MOST_ROWS and not _seems_sorted(table.columns, _complete(kept)):
             break
         if (draw := rng.random()) < threshold:

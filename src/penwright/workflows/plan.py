@@ -21,8 +21,9 @@ from penwright.config import (
 from penwright.data.conversations import Conversation
 from penwright.data.corpus import Document, LabelKind, Labelled, Pair, ReadingOptions
 from penwright.data.detection import detect_task
+from penwright.data.globs import WILDCARD
 from penwright.data.near_duplicates import near_duplicates_note
-from penwright.data.paths import WILDCARD, is_pattern, is_pipe_name
+from penwright.data.paths import is_pattern, is_pipe_name
 from penwright.devices import available_memory
 from penwright.errors import PenwrightError, Say, Undecided, UsageError, say_nothing
 from penwright.formats.tokenizer_source import read_tokenizer_source

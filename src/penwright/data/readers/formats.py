@@ -96,6 +96,8 @@ BY_SUFFIX = {
     ".srt": "srt",
     ".vtt": "vtt",
 }
+TSV, CSV, JSON, PARQUET = (".tsv", ".tab"), (".csv",), (".jsonl", ".ndjson", ".json"), (".parquet", ".pq")
+TABLE_SUFFIXES = (*TSV, *CSV, *JSON, *PARQUET)
 COMMENTS = r"(?>(?:\s|<!--(?>.*?-->)|<\?(?>.*?\?>))*)"  # comments, processing instructions and the XML declaration
 ROOT = re.compile(
     rf"\A{COMMENTS}(?P<doctype><!DOCTYPE\s[^>\[]*(?:\[(?>.*?\]\s*>))?>?)?{COMMENTS}<(?:\w+:)?(?P<root>[\w-]+)(?=[\s/>])",

@@ -1,4 +1,4 @@
-"""Tables of rows with named fields: JSON lines, other forms of JSON, Parquet, and data sets from the Hub."""
+"""Tables of rows with named fields: JSON lines, other forms of JSON, and rows of Parquet files and of the Hub."""
 
 import json
 import re
@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, time
 from decimal import Decimal
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain, islice
 from math import isnan
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 from penwright.data.corpus import Broken, Row
@@ -18,9 +17,6 @@ from penwright.data.files import BLOCK_BYTES, SourceFile
 from penwright.data.paths import suffix_of
 from penwright.data.readers.layout import SAMPLE_ROWS, TELLING_NAMES
 from penwright.errors import PenwrightError
-
-if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection
 
 Record = Mapping[str, object]
 FieldPath = tuple[str, ...]  # the keys that lead from a record to a field
@@ -30,13 +26,8 @@ NO_RECORD = Broken("not a JSON object")
 NO_TEXT = Broken("a field that holds an object, not a text")
 EMPTY_LIST = "[ ]"  # the cell of an empty list; unlike "[]", it is not the text of an answer
 SURROGATES = re.compile("[\ud800-\udfff]")
+MOST_PATHS = 2000  # if more fields than this are found, their names are data, and each object is one cell
 SPACE = " \t\r\n,"  # characters that may separate the values of a JSON list
-BATCH = 1000  # number of rows in memory at a time
-SETTINGS: dict[str, str | bool | int | float | list[str]] = {
-    "autoinstall_known_extensions": False,  # prevents DuckDB from downloading extensions
-    "autoload_known_extensions": False,
-    "threads": 1,  # one thread keeps the rows in order and uses little memory
-}
 
 
 @dataclass(frozen=True)
@@ -53,7 +44,10 @@ class Records:
         paths_found: dict[FieldPath, None] = {}
         for record in islice(self.read(), SAMPLE_ROWS):
             if record and not isinstance(record, Broken):
-                paths_found |= dict.fromkeys(_paths_in(record))
+                is_deep = len(paths_found) >= MOST_PATHS
+                paths_found |= dict.fromkeys(((key,) for key in record) if is_deep else _paths_in(record))
+        if len(paths_found) >= MOST_PATHS:
+            paths_found = dict.fromkeys(path[:1] for path in paths_found)
         return tuple(paths_found)
 
     @cached_property
@@ -62,14 +56,17 @@ class Records:
         ends = Counter(path[-1] for path in self._paths)
         return tuple(path[-1] if ends[path[-1]] == 1 else ".".join(path) for path in self._paths)
 
-    def rows(self, columns: Sequence[int]) -> Iterator[Row | Broken]:
-        """Yield the texts of the given columns (counted from 0) of every row, or the reason why a row is broken."""
+    def rows(self, columns: Sequence[int], *, is_sample: bool = False) -> Iterator[Row | Broken]:
+        """Yield the texts of the given columns (counted from 0) of every row, or the reason why a row is broken.
+
+        In a sample, a cell without a text does not make its row broken: an object becomes JSON, other cells are blank.
+        """
         paths = [self._paths[column] for column in columns]
         for record in self.read():
             if record is None or isinstance(record, Broken):
                 yield record or BAD_JSON
                 continue
-            texts = [_text(_follow(record, path)) for path in paths]
+            texts = [_text(_follow(record, path), is_sample=is_sample) for path in paths]
             broken = next((text for text in texts if isinstance(text, Broken)), None)
             yield broken or tuple(text for text in texts if isinstance(text, str))
 
@@ -86,7 +83,7 @@ def json_table(file: SourceFile) -> Records:
     lines = file.first_lines(SAMPLE_ROWS)
     first = next((line.strip() for line in lines if line.strip()), "")
     start = first[:1]
-    is_single = file.n_lines < 2 and suffix_of(file.path) == ".json"
+    is_single = file.n_lines < 2 and suffix_of(file.path) not in (".jsonl", ".ndjson")
     are_rows = start != "[" or isinstance(_record(first), dict)
     if are_rows and not is_single and any(isinstance(_record(line), dict) for line in lines):
         table = Records(file.path, (file,), lambda: map(_record, file.lines()), unit="line")
@@ -214,8 +211,8 @@ def _follow(record: Record, path: FieldPath) -> object:
     return value
 
 
-def _text(value: object) -> str | Broken:
-    """Return a value as text. A list of one item becomes the text of that item; other lists become JSON."""
+def _text(value: object, *, is_sample: bool = False) -> str | Broken:
+    """Return a value as text. In a sample, an object becomes JSON, and other values that are not text are blank."""
     if isinstance(value, str):
         # JSON can escape lone surrogates, which are invalid in text
         return value if value.isascii() or not SURROGATES.search(value) else SURROGATES.sub("\ufffd", value)
@@ -223,75 +220,23 @@ def _text(value: object) -> str | Broken:
         return ""
     if isinstance(value, bool | int | float):
         return json.dumps(value)
-    if isinstance(value, list) and len(value) == 1 and not isinstance(value[0], dict):
-        return _text(value[0])
     if isinstance(value, list):
-        return json.dumps(value, ensure_ascii=False, default=str) if value else EMPTY_LIST
-    return str(value) if isinstance(value, date | time | Decimal | UUID) else NO_TEXT
+        return _text_of_list(value, is_sample=is_sample)
+    if isinstance(value, date | time | Decimal | UUID):
+        return str(value)
+    shown = json.dumps(value, ensure_ascii=False, default=str) if value and isinstance(value, dict) else ""
+    return shown if is_sample else NO_TEXT
 
 
-def parquet_table(file: SourceFile) -> Records:
-    """Open a Parquet file as a table. Class numbers become class names if the file contains the names."""
-    try:
-        classes = _class_names(str(file.stored))
-    except _errors() as error:
-        reason = str(error).split("\n")[0]
-        raise PenwrightError(f"{file.path} is a damaged Parquet file: {reason}. Download or write it again.") from None
-    table = Records(file.path, (file,), partial(_records, file, classes))
-    if not table.columns:
-        raise PenwrightError(f"{file.path} has no rows")
-    return table
+def _text_of_list(items: Sequence[object], *, is_sample: bool) -> str | Broken:
+    """Return the text of a list of one item, or of strings and objects with a text. Other lists become JSON."""
+    if len(items) == 1 and not isinstance(items[0], dict):
+        return _text(items[0], is_sample=is_sample)
+    return _joined(items) or (json.dumps(items, ensure_ascii=False, default=str) if items else EMPTY_LIST)
 
 
-def _errors() -> type[Exception]:
-    """Return the base class of DuckDB's errors."""
-    import duckdb  # noqa: PLC0415 - slow to import
-
-    return duckdb.Error
-
-
-def _connect(path: str) -> "DuckDBPyConnection":
-    """Return a connection that can read this file and nothing else."""
-    import duckdb  # noqa: PLC0415 - slow to import
-
-    connection = duckdb.connect(config=SETTINGS)
-    quoted = path.replace("'", "''")
-    connection.execute(f"SET allowed_paths = ['{quoted}']")
-    connection.execute("SET enable_external_access = false")
-    connection.execute("SET lock_configuration = true")
-    return connection
-
-
-def _records(file: SourceFile, classes: Mapping[str, list[str]]) -> Iterator[Record]:
-    path = str(file.stored)
-    with _connect(path) as connection:
-        try:
-            rows = connection.execute("FROM read_parquet(?, hive_partitioning = false)", [path])
-            names = [column[0] for column in rows.description]
-            while batch := rows.fetchmany(BATCH):
-                for values in batch:
-                    record = dict(zip(names, values, strict=True))
-                    for name, known in classes.items():
-                        record[name] = _class_name(record[name], known)
-                    yield record
-        except _errors() as error:
-            reason = str(error).split("\n")[0]
-            raise PenwrightError(f"{file.path} cannot be read: {reason}. Download or write it again.") from None
-
-
-def _class_name(value: object, names: list[str]) -> object:
-    if isinstance(value, int):  # -1 marks a withheld label; many test sets have such labels
-        return names[value] if 0 <= value < len(names) else ""
-    return value
-
-
-def _class_names(path: str) -> dict[str, list[str]]:
-    """Return the class names of each column, as stored by the library `datasets`."""
-    with _connect(path) as connection:
-        stored = connection.execute("SELECT value FROM parquet_kv_metadata(?) WHERE key = 'huggingface'", [path])
-        text = stored.fetchone()
-    try:
-        features = json.loads(bytes(text[0]))["info"]["features"] if text else {}
-        return {name: feature["names"] for name, feature in features.items() if "names" in feature}
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return {}
+def _joined(items: Sequence[object]) -> str:
+    """Return the text of a list of strings and objects with a text, as in exports of chats; "" for other lists."""
+    texts = [item.get("text") if isinstance(item, dict) else item for item in items]
+    is_text = any(isinstance(item, str) for item in items) and any(isinstance(item, dict) for item in items)
+    return "".join(map(str, texts)) if is_text and all(isinstance(text, str) for text in texts) else ""

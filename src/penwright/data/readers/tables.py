@@ -1,5 +1,7 @@
 """Tables of text: delimited files, spreadsheet sheets, and detection of a table in any file."""
 
+import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,10 +12,13 @@ from typing import Protocol, runtime_checkable
 from penwright.data.corpus import Broken, Row
 from penwright.data.files import SourceFile
 from penwright.data.paths import suffix_of
-from penwright.data.readers.delimited import MOST_LINES, SEPARATOR_LINE, Dialect, FileTable, read_cells
+from penwright.data.readers.delimited import MOST, MOST_LINES, SEPARATOR_LINE, Dialect, FileTable, read_cells
+from penwright.data.readers.formats import CSV, JSON, TABLE_SUFFIXES
 from penwright.data.readers.layout import SAMPLE_ROWS, TEXT_NAMES, find_dialect, find_header, is_known_header, is_tabbed
-from penwright.data.readers.records import EMPTY_LIST, json_table, parquet_table
+from penwright.data.readers.parquet import parquet_table
+from penwright.data.readers.records import EMPTY_LIST, json_table
 from penwright.data.readers.spreadsheets import sheet_rows
+from penwright.errors import PenwrightError
 
 ReadCells = Callable[[], Iterator[list[str]]]
 FEW = 20  # minimum number of rows in a sample
@@ -23,9 +28,9 @@ TOO_FEW = Broken("too few fields")
 TOO_MANY = Broken("too many fields (possibly a delimiter in a text without quotes)")
 REPEATED = Broken("a repeated header")
 BEFORE = Broken("a row before the header")
-TSV, CSV, JSON, PARQUET = (".tsv", ".tab"), (".csv",), (".jsonl", ".ndjson", ".json"), (".parquet", ".pq")
 SHEETS = ("xlsx", "ods")  # spreadsheet formats
-TABLE_SUFFIXES = (*TSV, *CSV, *JSON, *PARQUET)
+JSON_START = re.compile(r'\ufeff?\s*(\[\s*)?\{\s*"')
+MARKS = re.compile(r'"?[,;|\t]"?')  # delimiters of a header, with quote marks beside them
 
 
 @runtime_checkable
@@ -55,8 +60,8 @@ class Table(Protocol):
 
 
 def is_table_file(file: SourceFile) -> bool:
-    """Return whether a file is a table, judging by its format or its suffix."""
-    by_name = not file.format and suffix_of(file.path) in TABLE_SUFFIXES
+    """Return whether a file is a table, judging by its format, its suffix, or JSON in it."""
+    by_name = not file.format and (suffix_of(file.path) in TABLE_SUFFIXES or holds_json(file))
     return by_name or file.is_parquet or file.format in SHEETS
 
 
@@ -67,7 +72,7 @@ def open_table(file: SourceFile, names: Sequence[str] = ()) -> Table:
         return parquet_table(file)
     if file.format in SHEETS:
         return sheet_grid(file, lambda: sheet_rows(file.lines()), names)
-    if suffix in JSON:
+    if suffix in JSON or holds_json(file):
         return json_table(file)
     return delimited_grid(file, None if suffix in CSV else "\t", names)
 
@@ -78,10 +83,47 @@ def delimited_table(file: SourceFile, delimiter: str | None, names: Sequence[str
 
 
 def find_table(file: SourceFile, names: Sequence[str] = ()) -> Table | None:
-    """Open the table in a file, recognized by its name or by tabs in nearly all lines; return None for running text."""
+    """Open the table in a file, or return None for running text.
+
+    It is recognized by its name, by JSON, by tabs in nearly all lines, or by a header of common names.
+    """
     if is_table_file(file):
         return open_table(file, names)
-    return delimited_grid(file, "\t", names) if has_tabs(file) and not file.format else None
+    if file.format:
+        return None
+    return delimited_grid(file, "\t", names) if has_tabs(file) else _named_grid(file, names)
+
+
+def holds_json(file: SourceFile) -> bool:
+    """Return whether a file begins with a JSON object in each line, a list of objects, or an object of columns."""
+    lines = [] if file.is_parquet else [line for line in file.first_lines(FEW) if line.strip()]
+    if not JSON_START.match("\n".join(lines[:3])):
+        return False
+    if _is_object(lines[0]) and len(lines) > 1:
+        return sum(map(_is_object, lines)) >= MOST * len(lines)
+    try:
+        return bool(json_table(file).columns)
+    except PenwrightError:
+        return False
+
+
+def _is_object(line: str) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _named_grid(file: SourceFile, names: Sequence[str]) -> Table | None:
+    """Open delimited text whose first line is a header of common names or of `names`, if nearly all lines fit it."""
+    lines = file.first_lines(SAMPLE_ROWS)
+    heads = [head.strip() for head in MARKS.split(lines[0].strip('\ufeff" '))] if lines else []
+    if len(heads) < 2 or not (is_known_header(heads) or {*heads} & {*names}):
+        return None
+    grid = delimited_grid(file, None, names)
+    sample = list(islice(grid.read(), SAMPLE_ROWS))
+    n_whole = sum(len(cells) >= len(heads) for cells in sample)
+    return grid if len(grid.columns) == len(heads) and n_whole >= MOST * len(sample) else None
 
 
 def has_tabs(file: SourceFile) -> bool:
