@@ -54,6 +54,20 @@ def test_fused_generator_has_the_same_logits(generating_model: Make, variant: Ta
     assert calls
 
 
+def test_rotations_are_computed_as_texts_grow(generating_model: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penwright.model.fused.FEW_POSITIONS", 2)
+    model = generating_model(VOCABULARY, positions={"type": "rotary"}).double()
+    before = generator_logits(model, PROMPTS)
+    fuse(model)
+    torch.testing.assert_close(generator_logits(model, PROMPTS), before, atol=1e-5, rtol=1e-6)
+
+
+def test_a_huge_context_costs_no_memory(generating_model: Make) -> None:
+    model = generating_model(VOCABULARY, positions={"type": "rotary"}, context_length=10**12)
+    fuse(model)
+    assert generator_logits(model, PROMPTS[:1]).isfinite().all()
+
+
 @pytest.mark.parametrize("n_beams", [1, 3])
 def test_fused_translator_has_the_same_logits(translating_model: MakeTranslator, variant: Table, n_beams: int) -> None:
     model = translating_model(VOCABULARY, **variant).double()

@@ -17,6 +17,7 @@ from penwright.model.layers import RMSNorm
 from penwright.model.quantized import Int8Linear, int8_rows
 from penwright.model.transformer import DecoderOnly, EncoderDecoder
 
+FEW_POSITIONS = 8192  # number of RoPE rotations that are computed at first
 Product = Callable[[Tensor], Tensor]  # a function that multiplies rows by a weight matrix
 
 
@@ -112,8 +113,16 @@ class FusedDecoder:
         self._blocks = [FusedBlock(block) for block in model.decoder.blocks if isinstance(block, Block)]
         self._norm, self._places = norm_of(model.decoder.norm), self._addresses()
         self._output = product_of([model.output])
-        rotary, like = model.decoder.rotary, self._embedding.tokens.weight
-        self._rotations = FullRotation.of(rotary, model.settings.context_length, like.dtype) if rotary else None
+        self._rotations = dict[int, FullRotation]()  # by number of positions
+        self._rotations_to(1)
+
+    def _rotations_to(self, end: int) -> FullRotation | None:
+        """Return the rotations of at least the positions before `end`. CUDA graphs still use earlier tables."""
+        rotary, size = self._model.decoder.rotary, max(FEW_POSITIONS, 1 << (end - 1).bit_length())
+        size = min(size, self._model.settings.context_length)
+        if rotary and size not in self._rotations:
+            self._rotations[size] = FullRotation.of(rotary, size, self._embedding.tokens.weight.dtype)
+        return self._rotations.get(size)
 
     def _addresses(self) -> list[int]:
         """Return a weight's memory address. The address changes if the model is moved or converted."""
@@ -132,7 +141,8 @@ class FusedDecoder:
         positions = positions_of(tokens[:, None], cache, settings)
         x = self._embedding(tokens[:, None], positions)[:, 0]
         context = self._stack.context(1, positions, Mask(causal=True, window=settings.window), cache, encoded, None)
-        rotation = self._rotations.at(positions, context.start) if self._rotations else None
+        rotations = self._rotations_to(cache.longest + 1)
+        rotation = rotations.at(positions, context.start) if rotations else None
         for number, block in enumerate(self._blocks):
             x = block(x, context, rotation, cache.layers[number], encoded.layers[number] if encoded else None)
         logits = self._output(self._norm(x))
