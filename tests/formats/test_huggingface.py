@@ -360,6 +360,12 @@ def test_unsupported_config_is_refused_by_name(change: dict[str, object], named:
         settings_from_huggingface(llama_config(**change))
 
 
+def test_architectures_may_be_a_string() -> None:
+    assert settings_from_huggingface(llama_config(architectures="LlamaForCausalLM")) == settings_from_huggingface(
+        llama_config()
+    )
+
+
 def test_null_flags_mean_their_defaults() -> None:
     flags = dict.fromkeys(("attention_bias", "mlp_bias", "tie_word_embeddings"))
     assert settings_from_huggingface(llama_config(**flags)) == settings_from_huggingface(llama_config())

@@ -20,14 +20,18 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 import penwright
 from penwright import devices
 from penwright.cli.generate import chat
-from penwright.config import DecodingSettings, Table, merge
+from penwright.config import DecodingSettings, ModelSettings, Table, merge
 from penwright.errors import PenwrightError, UsageError
 from penwright.formats import pretrained
 from penwright.formats.gguf_import import GGUFFile, read_gguf
+from penwright.formats.gguf_tokenizer import is_guessed, words_in
 from penwright.formats.gguf_tokenizer import read_tokenizer as read_gguf_tokenizer
 from penwright.formats.huggingface import read_huggingface
 from penwright.formats.huggingface_files import licence_of
 from penwright.formats.huggingface_tokenizer import read_tokenizer
+from penwright.formats.pretrained import Outline
+from penwright.formats.sentence_transformers import differences
+from penwright.formats.tokenizer_files import wordpiece
 from penwright.generation.generator import Generator
 from penwright.languages import Languages
 from penwright.losses import summed_loss
@@ -41,6 +45,7 @@ from penwright.tokenizers.chat_template import ChatTemplate, Message, encode_pie
 from penwright.tokenizers.foreign import ForeignTokenizer
 from penwright.tokenizers.markup import Markup, encode_text, text_in_pieces
 from penwright.tokenizers.sentencepiece import as_tokenizer_json, parse_sentencepiece
+from penwright.tokenizers.training import train_tokenizer
 from penwright.tokenizers.vocabulary import trimmed
 from penwright.training.auto.machine import choose_machine
 from penwright.workflows.evaluate import evaluate
@@ -284,6 +289,8 @@ def test_model_larger_than_the_memory_of_the_container_is_not_read(llama: Path, 
     [
         ({"num_hidden_layers": 10**9}, "1,000,000,000 layers"),
         ({"hidden_size": 2**40}, "config.json|cannot be built|memory"),
+        ({"hidden_size": 10**30}, r"impossible size$"),
+        ({"max_position_embeddings": 10**12}, "a context of 1,000,000,000,000 tokens"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}, "rope_parameters": None}, "rope_type = 'dynamic'"),
         ({"architectures": ["MambaForCausalLM"]}, "MambaForCausalLM"),
@@ -397,6 +404,11 @@ def test_recommended_decoding_settings_are_imported_and_exported(llama: Path, ma
     exported = transformers.GenerationConfig.from_pretrained(tmp_path / "out").to_diff_dict()
     assert given.items() <= exported.items()
 
+    restrictions = {"bad_words_ids": [[5]], "suppress_tokens": [], "min_new_tokens": 2, "encoder_repetition_penalty": 1}
+    write(llama / "generation_config.json", restrictions)
+    import_model(str(llama), tmp_path / "restricted", say=messages.append)
+    assert open_run(tmp_path / "restricted").recipe.decoding.min_new_tokens == 2
+    assert messages[-2].endswith("that Penwright does not apply: bad_words_ids = [[5]]")
     write(llama / "generation_config.json", {"do_sample": False, "temperature": 0.6, "repetition_penalty": 1.1})
     import_model(str(llama), tmp_path / "greedy")
     decoding = open_run(tmp_path / "greedy").recipe.decoding
@@ -406,6 +418,13 @@ def test_recommended_decoding_settings_are_imported_and_exported(llama: Path, ma
     assert open_run(tmp_path / "invalid").recipe.decoding == DecodingSettings()
     assert "the decoding settings of the model are left out: generation_config.json" in messages[-1]
 
+    pad = json.loads((marian / "config.json").read_text(encoding="utf-8"))["pad_token_id"]
+    large = {"num_beams": 10**6, "repetition_penalty": 1.3, "bad_words_ids": [[pad]]}
+    write(marian / "generation_config.json", large)
+    limited = import_model(str(marian), tmp_path / "limited", say=messages.append)
+    assert limited.defaults.beam_size == DecodingSettings().beam_size
+    assert messages[-2].endswith("does not apply: repetition_penalty = 1.3")
+    assert messages[-1].startswith("num_beams = 1000000")
     write(marian / "generation_config.json", {"num_beams": 6, "length_penalty": 0.8, "temperature": 0.5})
     ours = penwright.import_model(marian, tmp_path / "opus")
     assert (ours.defaults.beam_size, ours.defaults.length_penalty) == (6, 0.8)
@@ -416,6 +435,54 @@ def test_recommended_decoding_settings_are_imported_and_exported(llama: Path, ma
     assert (generation.num_beams, generation.length_penalty) == (6, 0.8)
     assert generation.decoder_start_token_id == tokenizer.pad_token_id
     assert_same_translations(ours, tmp_path / "opus-out", tokenizer, {})
+
+
+@pytest.mark.parametrize(
+    "name", ["BertTokenizer", "DistilBertTokenizer", "BertTokenizerFast", "PreTrainedTokenizerFast"]
+)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"do_lower_case": False},
+        {"do_lower_case": False, "strip_accents": True},
+        {"do_lower_case": True, "strip_accents": False},
+        {"do_lower_case": True, "tokenize_chinese_chars": False},
+    ],
+)
+def test_bert_settings_override_tokenizer_json_as_in_transformers(name: str, changes: Table, tmp_path: Path) -> None:
+    pieces = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        "The",
+        "the",
+        "Café",
+        "Cafe",
+        "café",
+        "cafe",
+        "中",
+        "国",
+        "中国",
+    ]
+    file = wordpiece("\n".join(pieces), {"do_lower_case": True})
+    write(tmp_path / "tokenizer.json", file)
+    write(tmp_path / "config.json", {"model_type": "bert"})
+    write(tmp_path / "tokenizer_config.json", {"tokenizer_class": name, "unk_token": "[UNK]", **changes})
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ours = read_tokenizer(tmp_path, {"model_type": "bert"}, "classify", None)
+    for text in ("The Café, the cafe", "中国"):
+        assert ours.encode(text) == theirs(text, add_special_tokens=False)["input_ids"]
+
+
+@pytest.mark.parametrize("name", ["GPT2Tokenizer", "Qwen2Tokenizer", "PreTrainedTokenizerFast"])
+@pytest.mark.parametrize("changes", [{}, {"add_prefix_space": True}, {"add_bos_token": False}])
+def test_prefix_and_start_token_are_those_of_transformers(name: str, changes: Table, llama: Path) -> None:
+    edit(llama / "tokenizer_config.json", tokenizer_class=name, **changes)
+    theirs = transformers.AutoTokenizer.from_pretrained(llama)
+    ours = read_tokenizer(llama, {"model_type": "gpt2"}, "generate", None)
+    assert ours.prompt(ours.encode("The cat")) == theirs("The cat")["input_ids"]
 
 
 def test_vocab_txt_tokenizes_as_transformers(tmp_path: Path) -> None:
@@ -613,6 +680,15 @@ def test_limits_and_prompts_of_sentence_transformers_are_pointed_out(tmp_path: P
     assert "first 128 tokens" in limit and "512 tokens at a time" in limit and "'query: '" in prompt
     write(folder / "tokenizer_config.json", {"do_lower_case": False})
     assert_import_is_refused(folder, tmp_path, r"sentence_bert_config\.json: do_lower_case = true")
+
+
+def test_prompts_of_sentence_transformers_without_a_default_are_named(tmp_path: Path) -> None:
+    outline, tokenizer = Outline("classify", 300, ModelSettings()), train_tokenizer("bytes", TEXTS)
+    for default in (None, ["query"]):
+        prompts = {"prompts": {"query": "find: ", "passage": ""}, "default_prompt_name": default}
+        write(tmp_path / "config_sentence_transformers.json", prompts)
+        (note,) = differences(outline, tokenizer, tmp_path)
+        assert "prompts (query: 'find: '). Put them before your texts yourself" in note
 
 
 @pytest.mark.parametrize("prefix", ["model.", ""])
@@ -1052,6 +1128,20 @@ def test_gguf_tokenizer_splits_and_begins_texts_as_llama_cpp(pre: str, words: in
     assert not read_gguf_tokenizer(held | {"tokenizer.ggml.add_bos_token": False}).begins
     with pytest.raises(PenwrightError, match=r"pre = 'gpt-9' is not supported.* deepseek-r1-qwen, .*tekken"):
         read_gguf_tokenizer(held | {"tokenizer.ggml.pre": "gpt-9"})
+    with pytest.raises(PenwrightError, match=r"eos_token_id = -1 is not the id of a token"):
+        read_gguf_tokenizer(held | {"tokenizer.ggml.eos_token_id": -1})
+
+
+@pytest.mark.parametrize(
+    ("architecture", "size", "rule"),
+    [("qwen2", 10, "qwen2"), ("qwen3", 10, "qwen2"), ("gpt2", 10, "gpt-2"), ("llama", 128_256, "llama-bpe")],
+)
+def test_gguf_file_without_a_word_rule_has_that_of_its_architecture(architecture: str, size: int, rule: str) -> None:
+    held = {"general.architecture": architecture, "tokenizer.ggml.tokens": range(size), "tokenizer.ggml.model": "gpt2"}
+    for stated in ({}, {"tokenizer.ggml.pre": "default"}):
+        assert words_in(held | stated) == rule and not is_guessed(held | stated)
+    small_llama = held | {"general.architecture": "llama", "tokenizer.ggml.tokens": range(10)}
+    assert is_guessed(small_llama) and words_in(small_llama) == "gpt-2"
 
 
 @pytest.mark.parametrize(
@@ -1131,16 +1221,29 @@ def test_linear_rope_scaling_is_read_from_a_gguf_file(keys, factor, saved_gguf: 
     assert (positions.scaling and positions.scaling.factor) == factor
 
 
-def test_invalid_rope_scaling_in_a_gguf_file_is_refused(saved_gguf: Path, tmp_path: Path) -> None:
-    path = with_rope_keys(saved_gguf, {"scaling.factor": -1.0}, tmp_path)
-    assert_import_is_refused(path, tmp_path, r"rope\.scaling: factor: must be greater than 0")
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("rope.scaling.factor", -1.0, r"rope\.scaling: factor: must be greater than 0"),
+        ("rope.scaling.attn_factor", 2.0, r"llama\.rope\.scaling\.attn_factor = 2\.0 is not supported, only 1\.0"),
+        ("attention.scale", 0.1, r"llama\.attention\.scale = 0\.1.* is not supported"),
+        ("logit_scale", 0.5, r"llama\.logit_scale = 0\.5 is not supported"),
+        ("expert_count", 8.0, r"llama\.expert_count = 8\.0 is not supported"),
+    ],
+)
+def test_unsupported_keys_of_a_gguf_file_are_refused(key, value, message: str, saved_gguf: Path, tmp_path) -> None:
+    assert_import_is_refused(with_keys(saved_gguf, {key: value}, tmp_path), tmp_path, message)
 
 
 def with_rope_keys(saved: Path, keys: Table, folder: Path) -> Path:
-    """Write the GGUF file with more keys of RoPE; return its path."""
+    return with_keys(saved, {f"rope.{key}": value for key, value in keys.items()}, folder)
+
+
+def with_keys(saved: Path, keys: Table, folder: Path) -> Path:
+    """Write the GGUF file with more keys; return its path."""
     content, added = saved.read_bytes(), b""
     for key, value in keys.items():
-        name = f"llama.rope.{key}".encode()
+        name = f"llama.{key}".encode()
         text = value.encode() if isinstance(value, str) else b""
         stored = struct.pack("<IQ", 8, len(text)) + text if text else struct.pack("<If", 6, value)
         added += struct.pack("<Q", len(name)) + name + stored
@@ -1482,7 +1585,7 @@ def write_novel(folder: Path) -> Path:
 
 @torch.no_grad()
 def test_writer_without_a_start_token_is_trained_without_one(llama: Path, tmp_path: Path) -> None:
-    edit(llama / "tokenizer_config.json", add_bos_token=False)
+    edit(llama / "tokenizer.json", post_processor=None)
     penwright.import_model(llama, tmp_path / "base")
     context = training_context(write_novel(tmp_path), tmp_path / "base")
     assert context.training is not None

@@ -15,6 +15,7 @@ from penwright.formats.huggingface_tokenizer import read_tokenizer
 from penwright.formats.tokenizer_files import tokenizer_json
 from penwright.formats.tokenizer_source import read_tokenizer_source
 from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.sentencepiece import SentencePiece, SentencePieceModel, as_protobuf
 from penwright.tokenizers.training import train_tokenizer
 from penwright.workflows.load import open_run
 from penwright.workflows.resume import resume
@@ -146,7 +147,10 @@ def test_conflicting_tokenizer_settings_are_refused(changes, message: str, tmp_p
         ("nothing", None, "there is no tokenizer"),
         ("tokenizer.json", b"{", "cannot be used"),
         ("tokenizer.json", b'{"model": {"type": "Mystery", "vocab": {}}, "added_tokens": []}', "Mystery"),
+        ("tokenizer.json", b'{"model": {"type": "BPE", "vocab": {}}}', "it has no list of added_tokens"),
+        ("tokenizer.json", b'{"model": null}', "it has no model with a type and a vocab"),
         ("spiece.model", b"\x0a\xff", "it is truncated"),
+        ("long.model", as_protobuf(SentencePieceModel([SentencePiece("a" * 1001, 0.0)])), "more than 1,000 characters"),
         ("weights.gguf", b"GGML", "cannot be read as GGUF"),
         ("empty", b"", "pieces"),
     ],

@@ -14,8 +14,17 @@ from torch import Tensor
 from penwright.config import ModelSettings, RotaryScaling, Table, merge, validate
 from penwright.errors import PenwrightError, import_extra
 from penwright.formats.gguf import GGUF_NAMES, KEYS, ROPE_FACTORS, VARIANTS, their_name
-from penwright.formats.gguf_tokenizer import CHAT_TEMPLATE, read_tokenizer, special_piece
-from penwright.formats.pretrained import Outline, Pretrained, Tensors, fit_vocabulary, outlined, read_chat, require_all
+from penwright.formats.gguf_tokenizer import CHAT_TEMPLATE, is_guessed, read_tokenizer, special_piece
+from penwright.formats.pretrained import (
+    Outline,
+    Pretrained,
+    Tensors,
+    fit_vocabulary,
+    listed,
+    outlined,
+    read_chat,
+    require_all,
+)
 from penwright.model import Model
 from penwright.model.embedding import rotary_frequencies, scaled
 from penwright.tokenizers.checks import MOST_PIECES
@@ -30,6 +39,16 @@ READ: dict[str, Table] = {
     "gpt2": GPT2,
 }
 ALSO = {"attention.layer_norm_epsilon": "norm.eps"}  # keys that only GPT-2 has
+NEUTRAL: dict[str, tuple[object, ...]] = {  # other keys that change the vectors, and their supported values
+    "attention.causal": (True,),
+    "attention.scale": (0.0,),
+    "rope.scaling.attn_factor": (1.0,),
+    "expert_count": (0,),
+    "logit_scale": (0.0, 1.0),
+    "residual_scale": (0.0, 1.0),
+    "embedding_scale": (0.0, 1.0),
+    "pooling_type": (0, 1),  # none and mean
+}
 SPLIT = re.compile(r"attn_[qkv]\.")  # separate tensors for Q, K and V, which GPT-2 combines in attn_qkv
 
 
@@ -159,6 +178,11 @@ def _read(path: Path) -> Pretrained:
     weights = _weights(file, outlined(outline, len(file.stored)))
     outline = fit_vocabulary(outline, weights, tokenizer)
     licence, notes = file.metadata.get("general.license"), list[str]()
+    if is_guessed(file.metadata):
+        notes.append(
+            "the file does not state the rule that splits words (tokenizer.ggml.pre). Penwright uses that of GPT-2, "
+            "so the tokens may differ"
+        )
     roles = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}  # with their names in GGUF
     special = {role: special_piece(file.metadata, name) for role, name in roles.items()}
     return Pretrained(
@@ -187,6 +211,9 @@ def _settings(file: GGUFFile, name: str) -> ModelSettings:
         )
     own = {key.removeprefix(f"{name}."): value for key, value in file.metadata.items()}
     own |= {KEYS[ours]: own[theirs] for theirs, ours in ALSO.items() if theirs in own}
+    for key, values in NEUTRAL.items():
+        if own.get(key, values[0]) not in values:
+            raise PenwrightError(f"{name}.{key} = {own[key]!r} is not supported, only {listed(values)}")
     tied = "none" if f"{GGUF_NAMES['output']}.weight" in file.stored else "output"
     table: Table = {**READ[name], "tie_embeddings": tied}
     for ours, theirs in KEYS.items():

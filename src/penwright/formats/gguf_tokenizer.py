@@ -56,6 +56,8 @@ TWINS = {  # further names in llama.cpp for rules in WORDS
     "qwen2": "deepseek-r1-qwen kormo megrez stablelm2 hunyuan grok-2",
 }
 ALIASES = {name: words for words, names in TWINS.items() for name in names.split()}
+USUAL = {"qwen2": "qwen2", "qwen3": "qwen2", "gpt2": "gpt-2"}  # the rules of architectures, for files without a rule
+LLAMA_3_SIZE = 128_000  # Llama models with larger vocabularies of byte-level BPE use the rule of Llama 3
 BEGINNING = ("llama-bpe", "tekken")  # by default, models with these rules begin texts with the start token
 
 
@@ -92,7 +94,7 @@ def _byte_level(metadata: Mapping[str, Any]) -> Table:
     return {
         "version": "1.0",
         "added_tokens": added,
-        "normalizer": {"type": "NFC"} if metadata.get(f"{KEY}pre") == "qwen2" else None,
+        "normalizer": {"type": "NFC"} if _stated_words(metadata) == "qwen2" else None,
         "pre_tokenizer": WORDS[words],
         "decoder": BYTES,
         "model": {
@@ -106,8 +108,22 @@ def _byte_level(metadata: Mapping[str, Any]) -> Table:
 
 def words_in(metadata: Mapping[str, Any]) -> str:
     """Return the llama.cpp name of the word-splitting rule of a GGUF file's tokenizer (see WORDS)."""
-    pre = str(metadata.get(f"{KEY}pre", "default"))
+    pre = _stated_words(metadata)
     return ALIASES.get(pre, pre)
+
+
+def _stated_words(metadata: Mapping[str, Any]) -> str:
+    """Return the word-splitting rule that the file states, or else the usual one of its architecture."""
+    pre, name = str(metadata.get(f"{KEY}pre", "default")), str(metadata.get("general.architecture"))
+    if pre != "default":
+        return pre
+    is_llama_3 = name == "llama" and len(metadata[f"{KEY}tokens"]) > LLAMA_3_SIZE
+    return "llama-bpe" if is_llama_3 else USUAL.get(name, pre)
+
+
+def is_guessed(metadata: Mapping[str, Any]) -> bool:
+    """Return whether nothing in the file determines how its byte-level BPE splits words."""
+    return metadata.get(f"{KEY}model") == "gpt2" and _stated_words(metadata) == "default"
 
 
 def _sentencepiece(metadata: Mapping[str, Any]) -> Table:
@@ -139,7 +155,7 @@ def _with_conventions(metadata: Mapping[str, Any], file: Table, begins: bool) ->
 
 def _token(metadata: Mapping[str, Any], role: str, default: int | None = None) -> int:
     token = metadata.get(f"{KEY}{role}_token_id", default)
-    if type(token) is not int or token >= len(metadata[f"{KEY}tokens"]):
+    if type(token) is not int or not 0 <= token < len(metadata[f"{KEY}tokens"]):
         raise PenwrightError(f"{KEY}{role}_token_id = {token!r} is not the id of a token")
     return token
 

@@ -9,7 +9,14 @@ from torch import Tensor, nn
 
 from penwright.config import ModelSettings, ProblemType, Table, merge, validate
 from penwright.errors import PenwrightError
-from penwright.formats.architectures import VALUE_NAMES, Architecture, Config, decoding_in, required
+from penwright.formats.architectures import (
+    VALUE_NAMES,
+    Architecture,
+    Config,
+    decoding_in,
+    required,
+    unused_restrictions,
+)
 from penwright.formats.architectures.encoders import ENCODERS, SAME_ENCODERS, labels_in
 from penwright.formats.architectures.rope import with_flat_rope
 from penwright.formats.architectures.translators import TRANSLATORS
@@ -155,7 +162,7 @@ def architecture_of(config: Config) -> Architecture:
     Without `architectures`, `model_type` names the model, which then has no classification head.
     """
     names, kind = config.get("architectures"), config.get("model_type")
-    for name in map(str, names if isinstance(names, list | tuple) else ()):
+    for name in map(str, names if isinstance(names, list | tuple) else (names,)):
         if (known := SAME_ENCODERS.get(name, name)) in ARCHITECTURES:
             return ARCHITECTURES[known]
     same = "roberta" if kind == "xlm-roberta" else kind
@@ -250,6 +257,10 @@ def _read(folder: Path, languages: Languages | None, *, pairs: bool) -> Pretrain
         notes += activation_notes(config)
     if outline.n_labels == 1 and not outline.settings.text_pairs:
         notes.append("the model scores single texts. If it scores pairs of texts, such as a reranker, add --pairs")
+    multilingual = {"forced_bos_token_id": None} if architecture.model_type == "m2m_100" else {}  # the language token
+    unused = unused_restrictions(generation | multilingual, architecture.task, tokenizer.pad_id)
+    if unused:
+        notes.append(f"settings of generation_config.json that Penwright does not apply: {listed(unused)}")
     template = read_template(folder) if architecture.task == "generate" else None
     return Pretrained(
         outline=outline,
@@ -273,4 +284,5 @@ def _languages_of(folder: Path) -> Languages | None:
 
 
 def _name_of(config: dict[str, Any]) -> str:
-    return str(config["architectures"][0] if config.get("architectures") else config["model_type"])
+    names = config.get("architectures")
+    return str(names[0] if isinstance(names, list) and names else names or config["model_type"])

@@ -11,11 +11,13 @@ from penwright.config import Task
 from penwright.errors import PenwrightError
 from penwright.formats.huggingface_files import OWN_TOKENIZER, read_content, read_optional
 from penwright.formats.tokenizer_files import (
+    SENTENCEPIECE_CLASSES,
     added_numbers,
     ids_of,
     numbers_pieces,
     special_names,
     token_name,
+    tokenizer_class,
     tokenizer_json,
 )
 from penwright.languages import Languages
@@ -70,7 +72,7 @@ def _with_conventions(
     conventions = Conventions(
         **special_ids,
         ends=tuple(sorted(ends - {special_ids["end"]})),
-        begins=_begins(file, settings, special_ids["start"]) if task == "generate" else True,
+        begins=_begins(file, settings, config, special_ids["start"]) if task == "generate" else True,
         **_prefixes(config, languages, known) if task == "translate" else {},
         pair_ends=2 if config.get("model_type") in TWO_ENDS else None,
         ids=ids,
@@ -140,10 +142,15 @@ def listed_ids(given: Any) -> list[int]:
     return [each for each in (given if isinstance(given, list) else [given]) if type(each) is int]
 
 
-def _begins(file: Table, settings: Table, start: int) -> bool:
-    """Return whether the tokenizer puts the start token before a prompt."""
-    if isinstance(settings.get("add_bos_token"), bool):
-        return bool(settings["add_bos_token"])
+def _begins(file: Table, settings: Table, config: Table, start: int) -> bool:
+    """Return whether the tokenizer puts the start token before a prompt.
+
+    As in transformers, only SentencePiece classes can turn off the start token of a post-processor.
+    """
+    given = settings.get("add_bos_token")
+    obeys = file.get("post_processor") is None or tokenizer_class(settings, config) in SENTENCEPIECE_CLASSES
+    if isinstance(given, bool) and (given or obeys):
+        return given
     with no_panic(ValueError(DAMAGED)):
         return start in LibraryTokenizer.from_str(json.dumps(file)).encode("a").ids[:1]
 

@@ -20,7 +20,7 @@ from penwright.formats.architectures import Architecture
 from penwright.formats.huggingface import tensor_sources
 from penwright.formats.huggingface_export import architecture_for, folded
 from penwright.formats.huggingface_files import ADAPTER_CONFIG
-from penwright.formats.pretrained import LEAST_NAMED, listed
+from penwright.formats.pretrained import LEAST_NAMED, listed, require_memory
 from penwright.model import HEAD, Model
 from penwright.model.lora import A, B, adapted_layers
 from penwright.model.weights import FITTED, VOCABULARY
@@ -276,6 +276,7 @@ def _read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
             "can run code. Load the adapter with peft, and save it again: model.save_pretrained(FOLDER)"
         )
     try:
+        require_memory(path.stat().st_size)
         with safe_open(path, "pt") as file:
             return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
     except (OSError, SafetensorError) as error:

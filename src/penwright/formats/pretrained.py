@@ -17,6 +17,7 @@ from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.chat_template import ChatTemplate, template_of
 
 Tensors = dict[str, Tensor]
+MOST_POSITIONS, MOST_BEAMS = 1 << 24, 64  # the largest context and beam size that an imported model may ask for
 LEAST_NAMED = 0.9  # minimum size of the tokenizer's vocabulary, as a fraction of the number of embeddings
 
 
@@ -52,14 +53,19 @@ def outlined(outline: Outline, n_tensors: int) -> Model:
     Raises PenwrightError if the weights do not fit in the memory that this process may use, or have impossible sizes.
     """
     task, vocab_size, settings, n_labels = outline
+    if settings.context_length > MOST_POSITIONS:
+        raise PenwrightError(
+            f"the model has a context of {settings.context_length:,} tokens. Penwright supports at most "
+            f"{MOST_POSITIONS:,}"
+        )
     layers = settings.n_layers + (settings.n_decoder_layers or 0)
     if layers > n_tensors:  # this many layers would take a long time to build, even on the meta device
         raise PenwrightError(f"the model has {layers:,} layers, but its files have only {n_tensors:,} tensors")
     try:
         with shapes_only():
             model = make_model(task, vocab_size, settings, n_labels)
-    except (RuntimeError, OverflowError, TypeError, ValueError) as error:  # a tensor would have an impossible size
-        raise PenwrightError(f"the model cannot be built: {error}") from None
+    except (RuntimeError, OverflowError, TypeError, ValueError):
+        raise PenwrightError("the model cannot be built: one of its tensors would have an impossible size") from None
     require_memory(4 * sum(parameter.numel() for parameter in model.parameters()))
     return model
 
@@ -137,6 +143,10 @@ def read_chat(template: Any, special: Mapping[str, str], tokenizer: Tokenizer, n
 
 def read_decoding(settings: Table, notes: list[str]) -> Table:
     """Return the [decoding] settings of a model. If one of them is invalid, append a note and return none."""
+    beams = settings.get("beam_size")
+    if isinstance(beams, int) and beams > MOST_BEAMS:
+        notes.append(f"num_beams = {beams} in generation_config.json is left out: at most {MOST_BEAMS} are read")
+        settings = {name: value for name, value in settings.items() if name != "beam_size"}
     if not settings:
         return {}
     try:

@@ -57,11 +57,16 @@ def differences(outline: Outline, tokenizer: Tokenizer, folder: Path) -> list[st
             f"whole texts, {room} tokens at a time, so the vectors of longer texts differ"
         )
     name, texts = prompts.get("default_prompt_name"), prompts.get("prompts")
-    if isinstance(texts, Mapping) and texts.get(name):
+    if not isinstance(texts, Mapping):
+        return notes
+    if isinstance(name, str) and texts.get(name):
         notes.append(
             f"sentence-transformers puts {texts[name]!r} before each text with this model. Penwright does not: "
             "put it before your texts"
         )
+    elif any(texts.values()):
+        shown = ", ".join(f"{role}: {text!r}" for role, text in texts.items() if text)
+        notes.append(f"the model was trained with prompts ({shown}). Put them before your texts yourself")
     return notes
 
 

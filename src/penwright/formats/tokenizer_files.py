@@ -6,17 +6,29 @@ from typing import Any
 from penwright.errors import PenwrightError
 from penwright.formats.huggingface_files import TOKENIZER_FILES, read_content, read_optional
 from penwright.storage import MAX_BYTES, parse_json
+from penwright.tokenizers.checks import parts_of
 from penwright.tokenizers.sentencepiece import added_token, as_tokenizer_json, parse_sentencepiece
 
 Table = dict[str, Any]
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 CASED = 0.01  # minimum share of pieces with capital letters in a vocabulary of cased text
 SENTENCEPIECE = ("source.spm", "sentencepiece.bpe.model", "tokenizer.model", "spiece.model")
-_SENTENCEPIECE_CLASSES = ("Llama", "CodeLlama", "Gemma", "T5", "Marian", "M2M100")
+SENTENCEPIECE_CLASSES = ("Llama", "CodeLlama", "Gemma", "T5", "Marian", "M2M100")
 CLASSES = {  # for each file, the tokenizer classes of transformers that a tokenizer.json is built for
     "vocab.txt": ("Bert", "DistilBert", "Electra", "MobileBert"),
     "merges.txt": ("GPT2", "Roberta"),
-    **dict.fromkeys(SENTENCEPIECE, _SENTENCEPIECE_CLASSES),
+    **dict.fromkeys(SENTENCEPIECE, SENTENCEPIECE_CLASSES),
+}
+_BERT_KEYS = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
+OVERRIDES = {  # for each class of transformers: {key of tokenizer_config.json: key of tokenizer.json that it overrides}
+    **dict.fromkeys(("Bert", "DistilBert"), ("normalizer", "BertNormalizer", _BERT_KEYS)),
+    **dict.fromkeys(
+        ("GPT2", "Roberta", "Qwen2"), ("pre_tokenizer", "ByteLevel", {"add_prefix_space": "add_prefix_space"})
+    ),
 }
 
 
@@ -24,9 +36,25 @@ def tokenizer_json(folder: Path, config: Table) -> Table:
     """Return the tokenizer.json of a folder, or an equivalent that is built from other files."""
     content = read_content(folder, "tokenizer.json")
     if content is not None:
-        return parse_json(content) | {"truncation": None, "padding": None}
+        file = parse_json(content) | {"truncation": None, "padding": None}
+        _override(file, read_optional(folder, "tokenizer_config.json"), config)
+        return file
     file = _built(folder, config)
     return file if numbers_pieces(folder, file) else _with_added_tokens(folder, file)
+
+
+def tokenizer_class(settings: Table, config: Table) -> str:
+    """Return the tokenizer class of transformers, without its suffix: Llama for LlamaTokenizerFast."""
+    name = settings.get("tokenizer_class") or config.get("tokenizer_class") or ""
+    return str(name).removesuffix("Fast").removesuffix("Tokenizer")
+
+
+def _override(file: Table, settings: Table, config: Table) -> None:
+    """Change the settings in a tokenizer.json to those of tokenizer_config.json, as some classes of transformers do."""
+    role, kind, keys = OVERRIDES.get(tokenizer_class(settings, config), ("normalizer", "", {}))
+    for step in parts_of(file, role):
+        if step["type"] == kind and isinstance(step, dict):
+            step.update({ours: settings[key] for key, ours in keys.items() if isinstance(settings.get(key), bool)})
 
 
 def _built(folder: Path, config: Table) -> Table:

@@ -11,7 +11,7 @@ from penwright.formats.tokenizer_files import Table, special_names, tokenizer_js
 from penwright.run.folder import RECIPE
 from penwright.storage import parse_json, read_bytes
 from penwright.tokenizers import Tokenizer
-from penwright.tokenizers.checks import FOREIGN, MOST_PIECES
+from penwright.tokenizers.checks import FOREIGN, MOST_PIECES, check_foreign_file
 from penwright.tokenizers.foreign import Conventions, ForeignTokenizer
 from penwright.tokenizers.sentencepiece import added_token, as_tokenizer_json, parse_sentencepiece
 
@@ -69,6 +69,7 @@ def _with_special_tokens(file: Table, named: Mapping[str, str]) -> Tokenizer:
         file: The content of tokenizer.json.
         named: The special tokens by their roles in transformers, such as bos and eos.
     """
+    check_foreign_file(file)
     vocabulary, added = file["model"]["vocab"], list(file["added_tokens"])
     ids = {piece: n for n, (piece, _) in enumerate(vocabulary)} if isinstance(vocabulary, list) else dict(vocabulary)
     ids |= {token["content"]: token["id"] for token in added}

@@ -86,7 +86,7 @@ def check_foreign_file(file: Table) -> None:
     for part in PLAIN:
         if file.get(part) is not None:
             raise ValueError(f"it defines {part}")
-    model = file["model"]
+    model = _model_of(file)
     if model["type"] not in ("BPE", "Unigram", "WordPiece"):
         raise ValueError(f"its model is of type {model['type']}. Penwright supports BPE, Unigram and WordPiece")
     if len(model["vocab"]) + len(file["added_tokens"]) > MOST_PIECES or len(model.get("merges") or ()) > MOST_PIECES:
@@ -102,6 +102,16 @@ def check_foreign_file(file: Table) -> None:
             f"its decoder is {file.get('decoder')!r}. Penwright supports ByteLevel, WordPiece and Metaspace"
         )
     _check_steps(file)
+
+
+def _model_of(file: Table) -> Table:
+    """Return the model in the file; raise ValueError if one of its parts is missing."""
+    model: object = file.get("model")
+    if not isinstance(model, Mapping) or not {"type", "vocab"} <= model.keys():
+        raise ValueError("it has no model with a type and a vocab")
+    if not isinstance(file.get("added_tokens"), list):
+        raise ValueError("it has no list of added_tokens")
+    return model
 
 
 def _check_steps(file: Table) -> None:

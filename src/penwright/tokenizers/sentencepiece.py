@@ -10,6 +10,7 @@ from penwright.tokenizers.checks import MOST_PIECES, Table, parts_of
 
 UNIGRAM, BPE = 1, 2  # TrainerSpec.ModelType
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # piece types; GGUF uses the same numbers
+LONGEST_PIECE = 1_000  # in characters: each piece is split at each of its characters
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5  # wire types of protobuf
 Value = int | bytes
 
@@ -150,6 +151,8 @@ def _unigram(pieces: Sequence[SentencePiece], unknown: int | None) -> dict[str, 
 
 def _bpe(pieces: Sequence[SentencePiece], unknown: int | None) -> dict[str, Any]:
     """Return a BPE model. Its merges are all pairs of pieces that together form a piece, best score first."""
+    if any(len(piece.text) > LONGEST_PIECE for piece in pieces):
+        raise ValueError(f"it has a piece of more than {LONGEST_PIECE:,} characters")
     ids = {piece.text: number for number, piece in enumerate(pieces)}
     whole = {piece.text for piece in pieces if piece.type in (NORMAL, USER_DEFINED, UNUSED)}
     merges = [

@@ -61,13 +61,34 @@ SAMPLING = {
 }
 REPETITION = {"repetition_penalty": "repetition_penalty", "no_repeat_ngram_size": "no_repeat_ngram"}
 BEAMS = {"num_beams": "beam_size", "length_penalty": "length_penalty"}
+MINIMUM = {"min_new_tokens": "min_new_tokens"}
+RESTRICTIONS = (  # keys that restrict the output of transformers; some of them are settings of Penwright, too
+    *(*REPETITION, *MINIMUM, "min_length", "encoder_no_repeat_ngram_size", "encoder_repetition_penalty"),
+    *("bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "sequence_bias", "forced_bos_token_id"),
+)
 
 
 def decoding_in(generation: Config, task: Task) -> Table:
     """Return the [decoding] settings in a generation_config.json. `do_sample = false` turns sampling settings off."""
     sampling = {} if generation.get("do_sample") is False else SAMPLING
-    keys = BEAMS if task == "translate" else sampling | REPETITION if task == "generate" else {}
+    keys = BEAMS | MINIMUM if task == "translate" else sampling | REPETITION | MINIMUM if task == "generate" else {}
     return {ours: generation[theirs] for theirs, ours in keys.items() if generation.get(theirs) is not None}
+
+
+def unused_restrictions(generation: Config, task: Task, pad: int) -> list[str]:
+    """Return the restrictions of the output in a generation_config.json that Penwright does not apply."""
+    used = {*MINIMUM, *(REPETITION if task == "generate" else ())}
+    neutral: tuple[object, ...] = (
+        None,
+        0,
+        1,
+        [],
+        {},
+        [pad],
+        [[pad]],
+    )  # padding is never written, and 1 is a penalty without effect
+    found = {key: generation[key] for key in RESTRICTIONS if key not in used and generation.get(key) not in neutral}
+    return [f"{key} = {value}" for key, value in found.items()] if task != "classify" else []
 
 
 def generation_of(decoding: DecodingSettings, task: Task) -> dict[str, object]:
