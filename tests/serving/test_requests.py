@@ -56,11 +56,33 @@ def test_non_numbers_are_refused_where_numbers_belong(call_api: ApiCall, value: 
                 assert name in refusal_message(call_api(path, {"text": "a", "settings": {name: value}}))
 
 
+@pytest.mark.parametrize(
+    "setting",
+    [
+        *({name: value} for name in ("temperature", "repetition_penalty") for value in (1e31, 1e300)),
+        *({f"{name}_penalty": value} for name in ("presence", "frequency") for value in (1e31, -1e300)),
+        *({"logit_bias": {"a": value}} for value in (1e31, -1e300)),
+        {"repetition_penalty": 1e-300},
+    ],
+)
+def test_settings_that_would_overflow_are_refused(call_api: ApiCall, setting: dict[str, Any]) -> None:
+    (name,) = setting
+    for path in ("next", "write"):
+        assert name in refusal_message(call_api(path, {"text": "a", "settings": setting}))
+
+
 def test_numbers_in_a_form_are_parsed(server: RunningServer) -> None:
-    form = b"q=eins&target=target&alternatives=1"
     kind = "application/x-www-form-urlencoded"
-    found = ask(server.address, "/translate", "POST", form, Content_Type=kind)
-    assert found.status == 200 and len(json.loads(found.text)["alternatives"]) == 1
+    for more, n in ((b"alternatives=1", 1), (b"format=&source=&alternatives=&api_key=", 0)):
+        found = ask(server.address, "/translate", "POST", b"q=eins&target=target&" + more, Content_Type=kind)
+        assert found.status == 200 and len(json.loads(found.text).get("alternatives", [])) == n
+
+
+def test_prompt_of_null_is_the_default(call_api: ApiCall) -> None:
+    body = {"max_tokens": 4, "seed": 1}
+    answers = [call_api("v1/completions", {**body, **prompt}) for prompt in ({"prompt": None}, {}, {"prompt": "\n"})]
+    assert [status for status, _ in answers] == [200] * 3
+    assert len({answer["choices"][0]["text"] for _, answer in answers}) == 1
 
 
 values = st.recursive(

@@ -4,15 +4,7 @@ from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from penwright.config.model import ModelSettings
 from penwright.config.schedules import Constant, Schedule
@@ -150,6 +142,9 @@ LARGEST = 2**31 - 1
 Count = Annotated[int, Field(gt=0, le=LARGEST)]
 Share = Annotated[float, Field(gt=0, le=1)]
 Ratio = Annotated[float, Field(ge=0, le=1)]
+Score = Annotated[float, Field(ge=-1e30, le=1e30)]  # logits are float32, which overflows above 3e38
+Factor = Annotated[float, Field(ge=1e-30, le=1e30)]
+FactorOrZero = Annotated[float, Field(ge=0, le=1e30)]
 CountOrOff = Annotated[Count | None, OrOff]
 PositiveOrOff = Annotated[PositiveFloat | None, OrOff]
 ProbabilityOrOff = Annotated[Probability | None, OrOff]
@@ -162,7 +157,7 @@ class DecodingSettings(Settings):
         None  # maximum number of new tokens; if not set, 400 (translation: depends on the source length)
     )
     min_new_tokens: Annotated[int, Field(ge=0, le=LARGEST)] = 0  # minimum number of new tokens before the text may end
-    temperature: NonNegativeFloat = 0.8  # sampling temperature; 0 always takes the most likely token
+    temperature: FactorOrZero = 0.8  # sampling temperature; 0 always takes the most likely token
     top_n_sigma: PositiveOrOff = None  # sample from tokens within N standard deviations of the highest logit
     top_k: CountOrOff = None  # sample from the K most likely tokens; 0 turns this off
     top_p: Share | None = None  # nucleus sampling: use the smallest set of tokens whose probabilities add up to P
@@ -174,15 +169,15 @@ class DecodingSettings(Settings):
     eta_cutoff: ProbabilityOrOff = None  # like the epsilon cutoff, with a lower threshold at high entropy
     xtc_probability: Ratio = 0.0  # XTC: probability of dropping all top choices but the least likely one
     xtc_threshold: Share = 0.1  # XTC: top choices are tokens with at least this probability
-    repetition_penalty: PositiveFloat = 1.0  # above 1: tokens of the prompt and the text so far become less likely
-    presence_penalty: float = 0.0  # subtract this from the logit of every token generated so far
-    frequency_penalty: float = 0.0  # subtract this from the logit of a token for each time it was generated
+    repetition_penalty: Factor = 1.0  # above 1: tokens of the prompt and the text so far become less likely
+    presence_penalty: Score = 0.0  # subtract this from the logit of every token generated so far
+    frequency_penalty: Score = 0.0  # subtract this from the logit of a token for each time it was generated
     no_repeat_ngram: CountOrOff = None  # never repeat a sequence of N tokens; 0 turns this off
-    dry_multiplier: NonNegativeFloat = 0.0  # DRY: above 0, penalize repetitions, more strongly the longer they are
+    dry_multiplier: FactorOrZero = 0.0  # DRY: above 0, penalize repetitions, more strongly the longer they are
     dry_base: Annotated[float, Field(ge=1)] = 1.75  # DRY: factor by which the penalty grows with each repeated token
     dry_allowed_length: Count = 2  # DRY: longest repetition without penalty, in tokens
     dry_breakers: Texts = ("\n", ":", '"', "*")  # DRY: no repetition extends across a token that contains this text
-    logit_bias: dict[str, float] = Field(default_factory=dict)  # raise the log-probability of a text by a score in nats
+    logit_bias: dict[str, Score] = Field(default_factory=dict)  # raise the log-probability of a text by a score in nats
     banned_words: Texts = ()  # ban a word, ignoring case; beg* bans all words that begin with beg
     required_words: Texts = ()  # require a word in the completion
     pattern: str | None = None  # regular expression that the whole completion must match
@@ -190,10 +185,10 @@ class DecodingSettings(Settings):
     seed: Annotated[int, Field(ge=0, lt=2**64)] = 0  # random seed; the same seed gives the same text
     beam_size: Count = 5  # beam size; 1 is greedy search
     length_penalty: Annotated[float, Field(ge=-10, le=10)] = 1.0  # length penalty; higher favors longer translations
-    beam_patience: NonNegativeFloat = (
+    beam_patience: FactorOrZero = (
         0.25  # let beams grow longer by this share of their length (at least 4 tokens) before the search stops
     )
-    coverage_penalty: NonNegativeFloat = 0.0  # above 0: penalize translations that leave out parts of the source
+    coverage_penalty: FactorOrZero = 0.0  # above 0: penalize translations that leave out parts of the source
 
 
 # Generation ignores BEAM_SETTINGS. SAMPLING_SETTINGS are the sampling settings that translation accepts.

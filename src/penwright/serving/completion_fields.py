@@ -48,7 +48,7 @@ class SamplingRequest(BaseModel):
     logit_bias: Biases | None = None  # values to add to logits, by token id
     top_k: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None  # top-k sampling; 0 or -1 disables it
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=1e-30, le=10)] | None = None
 
 
 class CompletionRequest(SamplingRequest):
@@ -63,6 +63,7 @@ class CompletionRequest(SamplingRequest):
         | Annotated[list[Text], Field(max_length=MAX_ENTRIES, fail_fast=True)]
         | Ids
         | Annotated[list[Ids], Field(max_length=MAX_ENTRIES, fail_fast=True)]
+        | None
     ) = "\n"
     max_tokens: Annotated[int, Field(ge=0, le=MAX_INT)] | None = 16  # maximum number of new tokens
     n: Annotated[int, Field(ge=1, le=MAX_INT)] | None = 1  # number of completions per prompt
