@@ -188,7 +188,7 @@ def _log_probs(builder: _ChoiceBuilder, ids: Sequence[int], scores: TokenScores)
 
 def _prompts(body: CompletionRequest, tokenizer: Tokenizer) -> list[tuple[str, list[int]]]:
     """Return each prompt as text and as tokens."""
-    given = body.prompt
+    given = "\n" if body.prompt is None else body.prompt  # null stands for the default
     if isinstance(given, str):
         return [(given, tokenizer.encode(given))]
     if not given:

@@ -258,13 +258,16 @@ async def _translator(
 
 
 async def _read(request: Request, model: type[Body]) -> Body:
-    """Parse the request, which is JSON or a form. All values of a form are text."""
+    """Parse the request, which is JSON or a form. All values of a form are text; one without a value is left out."""
     content_type, content = request.headers.get("content-type", ""), await request.body()
     is_json = kind_of(content_type, content) == "application/json"
     try:
         given = await read_fields(content_type, content)
     except (ValueError, RecursionError):
         raise UsageError("the body is neither a JSON object nor a form. Send one or the other") from None
+    if not is_json:
+        optional = {name for name, field in model.model_fields.items() if not field.is_required()}
+        given = {name: value for name, value in given.items() if value or name not in optional}
     try:
         return model.model_validate(given, strict=is_json)
     except ValidationError as error:
