@@ -308,6 +308,8 @@ def test_multi_label_classification_by_command(penwright: Command, tmp_path: Pat
     cells = penwright("classify", run, "gun", "--top", 3, "--threshold", 0.5).stdout.split("\t")[:-1]
     labels, probabilities = cells[::2], [float(cell) for cell in cells[1::2]]
     assert len(labels) == 3 and all(bool(label) == (p >= 0.5) for label, p in zip(labels, probabilities, strict=True))
+    record = json.loads(penwright("classify", run, "gun", "--top", 2, "--threshold", 0, "--json").stdout)
+    assert list(record["scores"]) == record["labels"] and len(record["labels"]) == 3
     report = json.loads(penwright("evaluate", run, "--json").stdout)
     assert report[0]["note"].endswith("thresholds tuned on these texts")
     assert "240 of 240 texts also occur in the data of the run" in penwright("evaluate", run, path).stderr
@@ -332,6 +334,7 @@ def test_regression_by_command(penwright: Command, tmp_path: Path) -> None:  # n
         ).stdout.splitlines()
     )
     assert low < 2 and high > 3
+    assert penwright("classify", run, stdin="bad film\n\n").stdout.splitlines()[1] == "\t"
     rows = list(csv.reader(io.StringIO(penwright("classify", run, "--csv", path).stdout)))
     assert rows[0] == ["text", "score", "predicted"]
     assert abs(float(rows[1][2]) - float(rows[1][1])) < 1

@@ -142,6 +142,9 @@ def test_pairs_are_tuples_or_texts_with_a_tab(classifier: Classifier) -> None:
 def test_text_that_is_not_a_pair_is_refused(classifier: Classifier, text: str) -> None:
     with pytest.raises(UsageError, match="one tab between the two texts"):
         classifier.classify([text])
+    with pytest.raises(UsageError, match=r"text 3: .*one tab between the two texts"):
+        classifier.classify(["a man\ta dog", "", text])
+    assert classifier.classify([" ", "a man\ta dog"])[0].label is None
 
 
 def test_too_long_pair_gives_a_truncation_warning(classifier: Classifier) -> None:

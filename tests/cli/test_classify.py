@@ -17,7 +17,7 @@ from tests.data.test_spreadsheets import save_ods, save_xlsx
 
 from penwright.classification.fitting import HeldOut
 from penwright.classification.linear import LinearClassifier
-from penwright.cli.classify import UserTable
+from penwright.cli.user_table import UserTable
 from penwright.data.readers import spreadsheets
 from penwright.errors import PenwrightError
 from penwright.run.folder import LINEAR_FILE, Run
@@ -57,6 +57,38 @@ def test_stray_quotation_marks_join_no_rows(tmp_path: Path, capsys: pytest.Captu
     assert rows_of(capsys.readouterr().out, delimiter)[1:] == [[*row, "good"] for row in rows]
 
 
+@pytest.mark.parametrize(
+    ("content", "header", "delimiter"),
+    [
+        ("text\tname, first, last\ngood, very\tx\nbad\ty, z\n", ["text", "name, first, last"], "\t"),
+        ("sep=;\ntext,s;note\na, fine, film;1\n", ["text,s", "note"], ";"),
+        ("text;price\na film;1,5\na plot;2,0\n", ["text", "price"], ";"),
+        ("text\na film\n", ["text"], ","),
+    ],
+)
+def test_delimiter_fits_the_rows(tmp_path: Path, content: str, header: list[str], delimiter: str) -> None:
+    (tmp_path / "in.csv").write_text(content, encoding="utf-8")
+    table = UserTable.read(str(tmp_path / "in.csv"))
+    assert (table.header, table.delimiter) == (header, delimiter)
+    assert table.rows and all(len(row) == len(header) for row in table.rows)
+
+
+@pytest.mark.parametrize(("names", "trained"), [(["text"], ()), ([], (("text", 1),))])
+def test_repeated_column_name_gives_a_warning(
+    capsys: pytest.CaptureFixture[str], names: list[str], trained: tuple[tuple[str, int], ...]
+) -> None:
+    table = UserTable("t.csv", ["id", "text", "text"], [["1", "good", "bad"]], ",")
+    assert table.texts(names, trained) == ["good"]
+    assert "columns 2, 3 with the name 'text'" in capsys.readouterr().err
+    assert table.texts(["3"], trained) == ["bad"] and not capsys.readouterr().err
+
+
+def test_table_for_a_model_of_pairs_needs_two_columns() -> None:
+    table = UserTable("t.csv", ["a", "b"], [["1", "2"]], ",")
+    with pytest.raises(PenwrightError, match="--text FIRST --text SECOND"):
+        table.texts(["a"], (), "\t")
+
+
 @pytest.mark.parametrize("suffix", ["xlsx", "ods"])
 def test_spreadsheet_is_printed_with_new_columns(penwright: Command, runs: Path, tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"in.{suffix}"
@@ -85,7 +117,9 @@ def test_test_files_of_a_folder_are_evaluated(penwright: Command, runs: Path, tm
     done = penwright("evaluate", runs / "classifier", tmp_path)
     assert done.returncode == 0, done.stderr
     assert f"evaluating on the held-out files: {tmp_path / 'test.csv'}" in done.stderr
-    assert "% of 6 examples" in done.stdout
+    assert "% of 6 examples" in done.stdout and "dropped" not in done.stderr
+    (tmp_path / "test.csv").write_text("text,label\na fine film,good\na dull film,\n,bad\n")
+    assert "1 of 3 labelled texts kept; " in penwright("evaluate", runs / "classifier", tmp_path).stderr
 
 
 def test_table_that_would_be_huge_with_blank_cells_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

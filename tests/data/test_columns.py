@@ -1,6 +1,8 @@
 """Column selection by names and values; the user decides ambiguous cases."""
 
 import json
+import shlex
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
@@ -287,6 +289,15 @@ def test_lookalike_labels_are_merged_or_noted(tmp_path: Path, other: str, remark
     corpus = open_labelled([table(tmp_path, {"text": sentence, "label": lambda i: names[i % 3]})])
     assert remark in " ".join(corpus.report.notes)
     assert len(corpus.labels) == (3 if remark == "look alike" else 2)
+
+
+def test_advice_on_lookalike_labels_merges_all_of_them(tmp_path: Path) -> None:
+    names = ["POS", "Pos", "neg", "pos"]
+    path = table(tmp_path, {"text": sentence, "label": lambda i: names[i % 4]})
+    (note,) = (each for each in open_labelled([path]).report.notes if "look alike" in each)
+    advised = shlex.split(note)[-1].removeprefix("data.label_names=")
+    merged = tomllib.loads(f"names = {advised}")["names"]
+    assert len(open_labelled([path], ReadingOptions(Columns(label_names=merged))).labels) == 2
 
 
 @given(st.text())

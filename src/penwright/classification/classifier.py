@@ -98,7 +98,7 @@ class Classifier:
                 "this encoder has no labels, so it cannot classify. Use embed(), or train it to classify with: "
                 "penwright train --from RUN YOUR_LABELLED_TEXTS"
             )
-        joined = [self.joined(text) for text in ([texts] if isinstance(texts, str) else texts)]
+        joined = self._all_joined([texts] if isinstance(texts, str) else texts)
         written = {place: self._tokens(text) for place, text in enumerate(joined) if not is_blank(text)}
         linear = self.linear_outputs([joined[place] for place in written])
         outputs = self.combine(self.outputs(list(written.values())), linear)
@@ -108,6 +108,16 @@ class Classifier:
         for (place, tokens), each in zip(written.items(), outputs, strict=True):
             results[place] = self._classification(joined[place], len(tokens), each)
         return results
+
+    def _all_joined(self, texts: Sequence[str | tuple[str, str]]) -> list[str]:
+        """Join each text. The error for an unsuitable text names its number, if there are several texts."""
+        joined = []
+        for number, text in enumerate(texts, 1):
+            try:
+                joined.append("" if isinstance(text, str) and is_blank(text) else self.joined(text))
+            except UsageError as error:
+                raise UsageError(f"text {number}: {error}" if len(texts) > 1 else str(error)) from None
+        return joined
 
     def joined(self, text: str | tuple[str, str]) -> str:
         """Return a text, or the joined texts of a pair, stripped of surrounding spaces as in training.

@@ -103,9 +103,16 @@ class Report:
             rest = self.files[SHOWN:]
             shown.append(f"and {count(len(rest), 'more file')}, {sum(file.n_bytes for file in rest):,} bytes")
             shown += [describe(file) for file in rest if oddities(file)][:SHOWN]
+        return [*shown, self._kept(), *self.notes, self.split]
+
+    @property
+    def losses(self) -> str:
+        """The number of examples that were kept, and why others were dropped; "" if none were dropped."""
+        return self._kept() if self.dropped else ""
+
+    def _kept(self) -> str:
         kept = f"{self.n_kept:,} of {count(self.n_read, self.unit)} kept"
-        left_out = [f"{each.count:,} dropped: {each.reason}{_place(each)}" for each in self.dropped]
-        return [*shown, "; ".join([kept, *left_out]), *self.notes, self.split]
+        return "; ".join([kept, *(f"{each.count:,} dropped: {each.reason}{_place(each)}" for each in self.dropped)])
 
     def as_dict(self) -> dict[str, object]:
         """Return the report as a dictionary, ready for JSON."""

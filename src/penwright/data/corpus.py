@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
 from penwright.config import ProblemType
-from penwright.data.cleaning import STANDARD, Cleaning, Report
+from penwright.data.cleaning import STANDARD, Cleaning, Dropped, Report
 from penwright.data.files import SourceFile
 from penwright.data.splits import Groups, Mask
 from penwright.errors import PenwrightError
@@ -167,10 +167,12 @@ def only_held_out(
     unit: str,
     choices: Sequence[str],
     notes: tuple[str, ...] = (),
+    dropped: Sequence[Dropped] = (),
 ) -> Corpus[Example]:
     """Return a corpus for evaluation, without training examples. `choices` describes the columns of each source."""
     nothing: CorpusPart[Example] = CorpusPart(lambda: iter(()), 0, 0, 0)
-    report = Report(unit, files, len(part), len(part), (), f"held out: everything ({count(len(part), unit)})", notes)
+    n_read, split = len(part) + sum(each.count for each in dropped), f"held out: everything ({count(len(part), unit)})"
+    report = Report(unit, files, n_read, len(part), tuple(dropped), split, notes)
     return Corpus(nothing, part, files, fingerprint_of(files, task=unit, columns=choices), report)
 
 

@@ -205,10 +205,11 @@ def _look_alikes(labels: Iterable[str]) -> Iterator[str]:
         groups.setdefault(label_key(label), []).append(label)
     for group in groups.values():
         if len(group) > 1:
-            one, other = (json.dumps(label, ensure_ascii=False) for label in group[:2])
+            *others, last = (json.dumps(label, ensure_ascii=False) for label in group)
+            names = ", ".join(f"{other}={last}" for other in others)
             yield (
                 f"the labels {', '.join(map(repr, group))} look alike and are learned as different classes; to merge "
-                f"them: --set {quote(f'data.label_names={{{one}={other}}}')}"
+                f"them: --set {quote(f'data.label_names={{{names}}}')}"
             )
 
 

@@ -258,8 +258,8 @@ def open_evaluation_rows(
 ) -> Corpus[Example]:
     """Open rows for evaluation. Only unreadable rows and rows with a blank side are dropped."""
     rows = measure(_sources(kind, paths, reading))
-    chosen = clean(rows, kind.rules(rows, KEEP_ALL))[0]
-    corpus = only_held_out(kind.part(rows, chosen), rows.files, kind.unit, rows.choices, rows.notes)
+    chosen, dropped = clean(rows, kind.rules(rows, KEEP_ALL))
+    corpus = only_held_out(kind.part(rows, chosen), rows.files, kind.unit, rows.choices, rows.notes, dropped)
     return replace(corpus, names=rows.names, roles=rows.roles, label_kind=rows.label_kind, text_pairs=rows.text_pairs)
 
 

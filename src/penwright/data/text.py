@@ -82,8 +82,9 @@ def open_text(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_REA
 def open_evaluation_text(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING) -> Corpus[Document]:
     """Open documents for evaluation. Only blank and unreadable documents are dropped."""
     documents = open_documents(paths, reading.encoding, reading.columns)
-    keep, _ = _kept_documents(documents, None, KEEP_ALL)
-    corpus = only_held_out(documents.part(keep), documents.files, "document", documents.choices, documents.notes)
+    keep, dropped = _kept_documents(documents, None, KEEP_ALL)
+    part, choices = documents.part(keep), documents.choices
+    corpus = only_held_out(part, documents.files, "document", choices, documents.notes, dropped)
     return replace(corpus, roles=documents.roles)
 
 

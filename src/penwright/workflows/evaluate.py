@@ -153,7 +153,7 @@ def evaluate(
     corpus = open_corpus_of(opened_run, files)
     if paths:
         opened_run, corpus = _in_trained_direction(opened_run, corpus, files)
-        for note in [*corpus.report.notes, *_repeated_texts(original, corpus)]:
+        for note in filter(None, [corpus.report.losses, *corpus.report.notes, *_repeated_texts(original, corpus)]):
             say(note)
     loaded = opened_run if recipe.task == original.recipe.task else original
     context = evaluation_context(
