@@ -346,6 +346,8 @@ def test_missing_head_settings_have_their_defaults() -> None:
         ({"rope_scaling": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor = 0.5"),
         ({"rope_parameters": "linear"}, "RoPE settings 'linear' are not supported, only one flat table is"),
         ({"rope_parameters": {"full_attention": YARN}}, "RoPE settings .*full_attention.* are not supported"),
+        ({"rms_norm_eps": float("nan")}, "eps: must be a finite number"),
+        ({"architectures": ["BertModel"], "type_vocab_size": 3}, "type_vocab_size = 3 is not supported, only 2, 1"),
         ({"attention_bias": True}, "attention_bias = True and mlp_bias = False"),
         ({"num_attention_heads": 3}, "n_heads"),
         ({"vocab_size": "many"}, "vocab_size"),

@@ -485,6 +485,19 @@ def test_prefix_and_start_token_are_those_of_transformers(name: str, changes: Ta
     assert ours.prompt(ours.encode("The cat")) == theirs("The cat")["input_ids"]
 
 
+@pytest.mark.parametrize("begins", [True, False])
+def test_exported_writer_begins_texts_as_before(begins: bool, llama: Path, tmp_path: Path) -> None:
+    changes = {"post_processor": None} if begins else {}
+    edit(llama / "tokenizer.json", **changes)
+    edit(llama / "tokenizer_config.json", tokenizer_class="LlamaTokenizer", add_bos_token=begins)
+    ours = penwright.import_model(llama, tmp_path / "run").tokenizer
+    assert ours.begins == begins
+    penwright.export(tmp_path / "run", "huggingface", tmp_path / "out")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert theirs("The cat")["input_ids"] == ours.prompt(ours.encode("The cat"))
+    assert penwright.import_model(tmp_path / "out", tmp_path / "again").tokenizer.begins == begins
+
+
 def test_vocab_txt_tokenizes_as_transformers(tmp_path: Path) -> None:
     pieces = [
         "[PAD]",

@@ -187,7 +187,7 @@ def _translate(architecture: Architecture, config: Config) -> Table:
         if ours == "context_length" and isinstance(value, int):
             value -= architecture.offset
         other, agreed = settings.setdefault(ours, (theirs, value))
-        if value != agreed:
+        if theirs != other and value != agreed:
             raise PenwrightError(f"config.json: {other} = {agreed!r} and {theirs} = {value!r} must be equal")
     table = architecture.block
     for ours, (_, value) in settings.items():

@@ -50,6 +50,13 @@ def _with_special_tokens(tokenizer: Tokenizer, model: Model) -> LibraryTokenizer
     """Return the library's tokenizer, set up to add the special tokens that the model expects around a text."""
     library = tokenizer.library
     if isinstance(model, DecoderOnly):
+        if isinstance(tokenizer, ForeignTokenizer):  # its own file may add the start token that the model does without
+            start = [tokenizer.pieces[tokenizer.start_id]] if tokenizer.begins else []
+            library.post_processor = TemplateProcessing(
+                single=[*start, "$A"],
+                pair=[*start, "$A", "$B:1"],
+                special_tokens=[(piece, tokenizer.start_id) for piece in start],
+            )
         return library
     before = [tokenizer.start_id] if isinstance(model, EncoderOnly) else tokenizer.source(())[:-1]
     end, types = tokenizer.pieces[tokenizer.end_id], ":1" if model.settings.token_types == 2 else ""
