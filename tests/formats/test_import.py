@@ -1143,6 +1143,9 @@ def test_gguf_tokenizer_splits_and_begins_texts_as_llama_cpp(pre: str, words: in
         read_gguf_tokenizer(held | {"tokenizer.ggml.pre": "gpt-9"})
     with pytest.raises(PenwrightError, match=r"eos_token_id = -1 is not the id of a token"):
         read_gguf_tokenizer(held | {"tokenizer.ggml.eos_token_id": -1})
+    del held["tokenizer.ggml.token_type"]
+    with pytest.raises(PenwrightError, match=r"the key tokenizer\.ggml\.token_type is missing"):
+        read_gguf_tokenizer(held)
 
 
 @pytest.mark.parametrize(

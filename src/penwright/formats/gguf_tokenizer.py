@@ -77,6 +77,8 @@ def read_tokenizer(metadata: Mapping[str, Any]) -> ForeignTokenizer:
         return _with_conventions(metadata, file, begins)
     except PenwrightError:
         raise
+    except KeyError as error:
+        raise PenwrightError(f"the key {error.args[0]} is missing. Download the file again") from None
     except Exception as error:  # the tokenizers library raises plain Exception
         raise PenwrightError(f"the tokenizer is damaged or not supported: {error}") from error
 
