@@ -73,8 +73,8 @@ def test_columns_change_the_fingerprint(tmp_path: Path) -> None:
 
 
 def test_table_and_plain_text_of_the_same_bytes_differ_in_fingerprint(tmp_path: Path) -> None:
-    rows = "".join(f'{{"text": "This is row number {n} of all."}}\n' for n in range(30))
-    table, lines = tmp_path / "a.jsonl", tmp_path / "a.txt"
+    rows = "text\n" + "".join(f"This is row number {n} of all.\n" for n in range(30))
+    table, lines = tmp_path / "a.csv", tmp_path / "a.txt"
     for path in (table, lines):
         path.write_text(rows, encoding="utf-8")
     assert open_evaluation_text([table]).fingerprint != open_evaluation_text([lines]).fingerprint
