@@ -43,6 +43,15 @@ def test_zero_rows_stay_zero() -> None:
     assert not any(layer(torch.zeros(n_rows, 8)).any() for n_rows in (1, 3))
 
 
+@pytest.mark.parametrize("size", [1e-38, 1e-20, 1e-6, 1e6])
+def test_tiny_and_large_rows_have_finite_close_products_beside_each_other(size: float) -> None:
+    torch.manual_seed(1)
+    layer, x = nn.Linear(64, 48, bias=False), torch.randn(5, 64) * torch.tensor([[size], [1], [0], [size], [1]])
+    rounded, exact = Int8Linear(layer)(x), layer(x)
+    assert rounded.isfinite().all()
+    assert ((rounded - exact).norm(dim=1) <= 0.015 * exact.norm(dim=1) + 1e-8).all()
+
+
 @pytest.mark.skipif(not COMPILES, reason="without instructions for int8, a single row is rounded to bfloat16")
 def test_row_has_the_same_product_alone_and_in_a_batch() -> None:
     layer, x = Int8Linear(nn.Linear(64, 48)), torch.randn(5, 64)

@@ -56,6 +56,10 @@ class FusedBlock:
         gates = [] if feed_forward.gate is None else [feed_forward.gate]
         self._is_gated, self._up = bool(gates), product_of([*gates, feed_forward.up])
         self._output, self._down = product_of([attention.output]), product_of([feed_forward.down])
+        self._cross = block.cross_attention
+        if self._cross is not None and block.cross_residual is not None:
+            self._cross_norm = norm_of(block.cross_residual.norm)
+            self._query, self._cross_output = product_of([self._cross.query]), product_of([self._cross.output])
 
     def __call__(
         self,
@@ -69,10 +73,10 @@ class FusedBlock:
         before, between = self._norms
         if self._norm_first:
             x = x + self._attend(before(x), context, rotation, cache)
-            x = self.block.cross(x[:, None], context, encoded)[:, 0]
+            x = x if encoded is None else x + self._attend_to_source(self._cross_norm(x), context, encoded)
             return x + self._feed_forward(between(x))
         x = before(x + self._attend(x, context, rotation, cache))
-        x = self.block.cross(x[:, None], context, encoded)[:, 0]
+        x = x if encoded is None else self._cross_norm(x + self._attend_to_source(x, context, encoded))
         return between(x + self._feed_forward(x))
 
     def _attend(
@@ -92,6 +96,15 @@ class FusedBlock:
         new = KeysValues(turning[:, n_queries:, None], values)
         source = cache.append(new, context.positions, context.end, context.origins, context.start)
         return self._output(part.kernel(turning[:, :n_queries, None], *source, context.mask, 0.0).flatten(1))
+
+    def _attend_to_source(
+        self, x: Float[Tensor, "rows d_model"], context: ForwardContext, encoded: KeysValues
+    ) -> Float[Tensor, "rows d_model"]:
+        assert self._cross is not None
+        heads = self._query(x).unflatten(-1, (-1, self._cross.d_head))
+        queries = heads.unflatten(0, (len(encoded.keys), -1)).transpose(1, 2)  # the rows of a source are its targets
+        attended = self._cross.kernel(queries, *encoded, context.source_mask, 0.0)
+        return self._cross_output(attended.transpose(1, 2).reshape(len(x), -1))
 
     def _feed_forward(self, x: Float[Tensor, "rows d_model"]) -> Float[Tensor, "rows d_model"]:
         hidden = self._up(x)
