@@ -33,6 +33,7 @@ from penwright.workflows.load import open_run
 from penwright.workflows.plan import new_run_folder, prepare, read_recipe
 from penwright.workflows.resume import resume
 from penwright.workflows.train import train
+from penwright.workflows.verdict import verdicts
 
 
 @pytest.mark.parametrize(
@@ -409,7 +410,7 @@ def test_run_of_a_different_kind_is_refused_before_its_model_is_read(
 def unbeaten(run: Run, step: int, *baselines: Score, n_held_out: int = 100) -> list[str]:
     """Return the messages about baselines that a classifier does not beat."""
     context = Mock(spec=RunContext, recipe=Mock(task="classify"), held_out=range(n_held_out), is_trained=not step)
-    return list(train_workflow._unbeaten(run, context, step, baselines))
+    return list(verdicts(run, context, step, baselines))
 
 
 def test_score_that_is_not_finite_does_not_beat_the_baselines(trained_run: Path) -> None:
@@ -441,6 +442,9 @@ def test_model_is_not_judged_by_differences_that_may_be_due_to_chance(trained_ru
         assert not unbeaten(run, step, Score("accuracy", 80.0, True), Score("accuracy", 83.0, True, standard_error=4.0))
         (message,) = unbeaten(run, step, Score("accuracy", 85.0, True, standard_error=4.0))
         assert message.startswith("not beaten: accuracy 85.000") and "before fine-tuning" not in message
+    level = [Score(name, 78.0, True, "linear classifier of n-grams", 4.0) for name in ("accuracy", "macro-F1")]
+    (message,) = unbeaten(run, 10**6, *level)
+    assert "level with the linear classifier" in message and "accuracy 80.000 and 78.000" in message
     (message,) = unbeaten(run, 0, Score("accuracy", 99.0, True), n_held_out=4)
     assert message.startswith("4 held-out texts: too few")
 

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+import shlex
 import shutil
 from math import inf
 from pathlib import Path
@@ -246,6 +247,28 @@ def test_baseline_before_training_is_scored_on_the_texts_of_quick_evaluations(
     assert notes == [3 * [sampled], 3 * ["linear classifier of n-grams"]]
 
 
+def test_no_linear_classifier_is_fitted_with_too_many_labels(
+    penwright: Command, corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linear, "MOST_LOGITS", 3)  # a sample of one text for two labels
+    run = tmp_path / "run"
+    made = penwright("train", corpora / "labels.csv", "--run", run, "--steps", 1, *QUICK)
+    assert made.returncode == 0 and "fewer texts than labels" in made.stderr and not (run / LINEAR_FILE).exists()
+    assert "accuracy" in penwright("evaluate", run).stdout
+    assert penwright("train", "--resume", run, "--steps", 1).returncode == 0
+
+
+def test_unknown_label_is_named_with_its_row_and_can_be_left_out(
+    penwright: Command, runs: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text("text,label\na fine film,good\na film,7\n", encoding="utf-8")
+    done = penwright("evaluate", runs / "classifier", path)
+    assert done.returncode == 1 and f"{path} row 3: the label '7' does not occur" in done.stderr
+    setting = shlex.split(done.stderr)[-1]
+    assert "accuracy" in penwright("evaluate", runs / "classifier", path, "--set", setting).stdout
+
+
 def test_few_validation_texts_are_used_if_there_is_little_time(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened, sizes = open_run(runs / "classifier"), list[int]()
     corpus = open_corpus_of(opened)
@@ -306,6 +329,7 @@ def test_balancing_predicts_a_rare_label_more_often(penwright: Command, tmp_path
     scores = json.loads(penwright("evaluate", tmp_path / "balanced", "--json").stdout)
     names = ["balanced accuracy", "macro-F1", "accuracy", "nats per text", "calibration error"]
     assert [score["name"] for score in scores] == names
+    assert scores[-1]["note"].endswith("equally frequent labels")
     note = "linear classifier of n-grams, all labels weighted equally"
     assert [baseline["name"] for baseline in scores[0]["baselines"]] == ["always the most frequent label", note]
 

@@ -1,6 +1,9 @@
 """`penwright embed` and `penwright search`: vectors of texts, and search by meaning."""
 
 import json
+import shlex
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -146,11 +149,26 @@ def test_search_compares_the_lines_with_each_other(penwright: Command, runs: Pat
     assert text.startswith("cluster 1, ") and text.count("\t") == 2 * text.count("cluster ")
 
 
+@pytest.mark.parametrize(("name", "delimiter"), [("t.csv", ","), ("t.tsv", "\t"), ("t.txt", ",")])
+def test_search_in_a_table_says_how_to_search_a_column(
+    penwright: Command, runs: Path, tmp_path: Path, name: str, delimiter: str
+) -> None:
+    path = tmp_path / name
+    path.write_text(f"id{delimiter}text\n1{delimiter}a fine film\n2{delimiter}a dull film\n", encoding="utf-8")
+    done = penwright("search", runs / "classifier", path, "film")
+    assert done.returncode == 0 and ("looks like a table" in done.stderr) == (name != "t.txt")
+    if name != "t.txt":
+        program = shlex.split(done.stderr.split("such as text: ")[1].splitlines()[0])[2]
+        printed = subprocess.check_output([sys.executable, "-c", program], input=path.read_text(), text=True)
+        assert printed == "a fine film\na dull film\n"
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         (["query", "--duplicates"], "exactly one of these"),
         ([], "exactly one of these"),
+        ([" \t"], "the query is blank"),
         (["query", "--similarity", "0.99"], "--similarity has no effect without --duplicates"),
         (["--clusters", "x"], "--clusters x is not a number"),
         (["--clusters", "99"], "Choose a number from 2 to 30"),

@@ -103,6 +103,22 @@ def test_plan_recommends_a_pretrained_encoder_beside_the_text(
         assert made.returncode == 0, made.stderr
         found[text] = [line for line in made.stdout.splitlines() if line.startswith("better start:")]
     assert [("--from runs/minilm" in line) for line in found["labels.csv"]] == [True] and not found["pairs.tsv"]
+    (tmp_path / "runs" / "minilm").rename(tmp_path / "minilm")
+    options = [corpora / "labels.csv", "--steps", 3, *QUICK]
+    assert "better start:" not in penwright("plan", *options, cwd=tmp_path).stdout
+    encoder = penwright("train", corpora / "novel.txt", "--task", "encode", "--steps", 1, *QUICK, cwd=tmp_path)
+    assert encoder.returncode == 0, encoder.stderr
+    assert "--from runs/novel" in penwright("plan", *options, cwd=tmp_path).stdout
+
+
+def test_plan_obeys_balance_and_groups(penwright: Command, tmp_path: Path) -> None:
+    rows = "".join(f"{word} film number {n},{word},author {n // 4}\n" for n in range(60) for word in ("fine", "dull"))
+    (tmp_path / "labels.csv").write_text(f"text,label,author\n{rows}", encoding="utf-8")
+    options = ["--balance", "--group", "author", "--steps", 3, *QUICK]
+    made = penwright("plan", tmp_path / "labels.csv", *options, "--json")
+    assert made.returncode == 0, made.stderr
+    recipe = json.loads(made.stdout)["recipe"]
+    assert recipe["model"]["balanced"] and recipe["data"]["group"] == "author"
 
 
 @pytest.mark.parametrize(
@@ -129,7 +145,7 @@ def test_few_labels_are_not_held_out_for_a_pretrained_encoder(corpora: Path, cha
 def test_plan_and_train_share_their_options() -> None:
     of_training, of_the_plan = (signature(each.command).parameters for each in (train, plan))
     assert set(of_training) - set(of_the_plan) == {
-        *("run", "seed", "balance", "ensemble", "from_", "keep_old", "group", "trim_vocabulary", "add_tokens", "lora"),
+        *("run", "seed", "ensemble", "from_", "keep_old", "trim_vocabulary", "add_tokens", "lora"),
         *("resume", "processes", "max_restarts", "why", "dry_run", "print_recipe"),
     }
     shared = set(of_the_plan) - {"gpus", "gpu"}

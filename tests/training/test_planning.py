@@ -188,6 +188,12 @@ def test_few_labels_get_a_small_model_for_any_budget() -> None:
     assert sizes == {"tiny"}
 
 
+def test_more_labels_than_a_linear_classifier_can_sample_texts_for() -> None:
+    for n_labels, has_linear in ((5_000, True), (10_000, False)):
+        facts = Facts("classify", n_examples=30_000, n_bytes=3_000_000, n_distinct=60, n_labels=n_labels)
+        assert plan_for(facts).recipe.model.ngrams == has_linear
+
+
 def test_balanced_classifier_is_not_smoothed() -> None:
     assert plan_for(REVIEWS).recipe.training.label_smoothing == 0.1
     assert plan_for(REVIEWS, model={"balanced": True}).recipe.training.label_smoothing == 0

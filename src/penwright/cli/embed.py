@@ -1,11 +1,12 @@
 """The commands `penwright embed` and `penwright search`: vectors of texts, and search by meaning."""
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penwright.cli.options import Device, Json, RunFolder, Texts, given_texts, lines_of, print_json, read_text
+from penwright.cli.options import Device, Json, RunFolder, Texts, given_texts, lines_of, print_json, read_text, warn
 from penwright.errors import PenwrightError, UsageError
 from penwright.text import count
 
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
     from penwright.workflows.search import Hit
 
+TABLES = {".csv": ",", ".tsv": r"\t"}  # suffixes of tables, and their delimiters
+# a program that prints a column of a table, one text per line
+COLUMN = 'import csv, sys; [print(*row["text"].split()) for row in csv.DictReader(sys.stdin, delimiter="%s")]'
 Similarity = Annotated[
     float | None,
     typer.Option(help="Minimum similarity of near-duplicates (default: 0.9).", metavar="S", min=0.0, max=1.0),
@@ -90,6 +94,13 @@ def search(
         raise UsageError("search needs exactly one of these: a query, --duplicates, or --clusters")
     if similarity is not None and not duplicates:
         raise UsageError("--similarity has no effect without --duplicates")
+    if query is not None and not query.strip():
+        raise UsageError("the query is blank. Give a text to search for")
+    if (mark := TABLES.get(Path(corpus).suffix.lower())) is not None:
+        warn(
+            f"{corpus} looks like a table, but every line is searched as it is, the header and all columns included. "
+            f"To search one column, such as text: python -c {quote(COLUMN % mark)} < {quote(corpus)} > texts.txt"
+        )
     n_clusters = _number_of_clusters(clusters)
     index = SearchIndex(run, corpus, lines_of(read_text(corpus)), device, print_message)
     if query is not None:

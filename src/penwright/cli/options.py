@@ -66,6 +66,17 @@ Dictionary = Annotated[
         help="Translators: dictionary file to learn from, with a term, a tab and its translation on each line."
     ),
 ]
+Balance = Annotated[
+    bool,
+    typer.Option("--balance", help="Classifiers: treat all labels as equally frequent, which helps to find rare ones."),
+]
+Group = Annotated[
+    str | None,
+    typer.Option(
+        help="Classifiers: column of groups, such as authors. Each group is held out as a whole, or not at all.",
+        metavar="COLUMN",
+    ),
+]
 TextColumns = Annotated[
     str | None,
     typer.Option(

@@ -7,9 +7,11 @@ import typer
 
 from penwright.cli.options import (
     AnySetting,
+    Balance,
     Data,
     Dictionary,
     Epochs,
+    Group,
     Json,
     Minutes,
     RecipeFile,
@@ -52,6 +54,8 @@ def command(
     tokenizer: TokenizerSource = None,
     validation: Validation = None,
     dictionary: Dictionary = None,
+    balance: Balance = False,
+    group: Group = None,
     columns: TextColumns = None,
     set_: AnySetting = None,
     gpus: NGpus = None,
@@ -67,8 +71,9 @@ def command(
 
     if gpu not in GPUS:
         raise UsageError(f"--gpu: the specifications of '{gpu}' are not known. Choose one of {', '.join(GPUS)}")
-    files: dict[str, object] = {"train": data, "validation": validation, "dictionary": dictionary}
-    flags = training_flags(files, columns, task, size, tokenizer, minutes=minutes, steps=steps, epochs=epochs)
+    files: dict[str, object] = {"train": data, "validation": validation, "dictionary": dictionary, "group": group}
+    budget = {"minutes": minutes, "steps": steps, "epochs": epochs}
+    flags = training_flags(files, columns, task, size, tokenizer, balance=balance, **budget)
     try:
         _, prepared = prepare_by_asking(settings_of(recipe, flags, set_ or []), is_dry=True)
     except Undecided as undecided:

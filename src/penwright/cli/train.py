@@ -11,9 +11,11 @@ import typer
 
 from penwright.cli.options import (
     AnySetting,
+    Balance,
     Data,
     Dictionary,
     Epochs,
+    Group,
     Json,
     Minutes,
     RecipeFile,
@@ -47,17 +49,6 @@ Restarts = Annotated[
     typer.Option(help="With --processes: number of times that training restarts after a process was killed.", min=0),
 ]
 NewRun = Annotated[Path | None, typer.Option(help="Folder for the new run. Default: runs/NAME, named after the data.")]
-Balance = Annotated[
-    bool,
-    typer.Option("--balance", help="Classifiers: treat all labels as equally frequent, which helps to find rare ones."),
-]
-Group = Annotated[
-    str | None,
-    typer.Option(
-        help="Classifiers: column of groups, such as authors. Each group is held out as a whole, or not at all.",
-        metavar="COLUMN",
-    ),
-]
 Seed = Annotated[int | None, typer.Option(help="Random seed. Default: 1.")]
 NMembers = Annotated[int | None, typer.Option(help="Train this many models, and distill them into one.", min=2, max=64)]
 BaseRun = Annotated[

@@ -46,6 +46,7 @@ from penwright.tasks.labelled import (
 from penwright.tasks.linear import MOST_CHARACTERS, some_texts
 
 MOST_CHECKED = 5_000_000  # maximum number of characters of the texts whose labels are checked
+CALIBRATION_NOTE = "mean difference between probability and accuracy in %, without the part due to chance"
 DOUBTFUL = 0.8  # a label is doubtful if another label has at least this probability
 
 # For each text, the probability of the predicted label, and whether that label is right.
@@ -98,15 +99,12 @@ def evaluate(context: RunContext) -> Sequence[Score]:
     counts = np.sum([counts for counts, _ in results], axis=0)
     worst = tuple(sorted(mistakes, reverse=True)[:N_MISTAKES])
     threshold = best_threshold(*_joined(rare), labels[rarer]) if len(labels) == 2 else None
-    error = 100 * debiased_error(_calibration(sure))
+    error, note = 100 * debiased_error(_calibration(sure)), CALIBRATION_NOTE
+    note += "; probabilities are for equally frequent labels" if context.recipe.model.balanced else ""
     return [
         first._replace(report=LabelReport(label_scores(counts, labels), counts.tolist(), worst, threshold)),
         *others,
-        Score(
-            "calibration error",
-            error,
-            note="mean difference between probability and accuracy in %, without the part due to chance",
-        ),
+        Score("calibration error", error, note=note),
     ]
 
 

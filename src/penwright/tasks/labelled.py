@@ -1,8 +1,10 @@
 """Labelled texts: the functions that all classifiers share, whether a text gets one label, several or a score."""
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from shlex import quote
 from typing import NamedTuple
 
 import numpy as np
@@ -42,9 +44,12 @@ Outputs = Float[Tensor, "texts n_labels"]
 def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:
     """Yield each text with the index of the text's label. Raises PenwrightError for an unknown label."""
     index_of = label_indices(labels)
-    for example in part:
+    for number, example in enumerate(part):
         assert isinstance(example, Labelled)
-        yield example.text, index_of(example.label)
+        try:
+            yield example.text, index_of(example.label)
+        except PenwrightError as error:
+            raise PenwrightError(f"{part.location(number)}: {error}") from None
 
 
 def label_indices(labels: Sequence[str]) -> Callable[[str], int]:
@@ -62,8 +67,10 @@ def label_indices(labels: Sequence[str]) -> Callable[[str], int]:
             index = alike.get(label_key(label))
         if index is None:
             known = f"{', '.join(labels[:SHOWN])}{', ...' if len(labels) > SHOWN else ''}"
+            names = quote(f'data.label_names={{{json.dumps(label, ensure_ascii=False)}=""}}')
             raise PenwrightError(
-                f"the label '{label[:50]}' does not occur in the training texts, which have the labels: {known}"
+                f"the label '{label[:50]}' does not occur in the training texts, which have the labels: {known}. To "
+                f"leave it out: --set {names}"
             )
         return index
 

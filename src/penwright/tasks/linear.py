@@ -19,6 +19,7 @@ from penwright.text import count
 MOST_LOGITS = 50_000_000  # maximum number of logits (texts x labels) for fitting the linear classifier
 MOST_CHARACTERS = 20_000_000  # maximum number of characters for fitting the linear classifier
 CHECKED_PER_SECOND = 100_000  # maximum number of characters of validation texts per second of time for a fit
+TOO_MANY_LABELS = "the sample that fits in memory has fewer texts than labels"
 MOST_REFITTED = 20_000  # maximum number of texts in a corpus for refitting the linear classifier with held-out texts
 
 
@@ -31,12 +32,28 @@ class SomeTexts(NamedTuple):
     rows: list[int]  # index of each text in the split
 
 
-def fit_linear(context: RunContext, corpus: AnyCorpus, until: float = inf) -> LinearClassifier:
+def sample_size(n_texts: int, n_characters: int, n_labels: int, share: float = 1.0) -> int:
+    """Return how many texts of a split can be used for a fit. `share` lowers the limit, for several splits together."""
+    fitting = int(share * n_texts * MOST_CHARACTERS / max(1, n_characters))
+    return max(1, min(n_texts, fitting, int(share * MOST_LOGITS) // max(1, n_labels)))
+
+
+def use_linear(n_texts: int, n_characters: int, n_labels: int) -> tuple[bool, str]:
+    """Return whether a classifier of these texts should have a linear classifier, and why."""
+    if sample_size(n_texts, n_characters, n_labels) < min(n_texts, n_labels):
+        return False, f"too many labels: {TOO_MANY_LABELS}"
+    return True, "adds a linear classifier, which learns fast"
+
+
+def fit_linear(context: RunContext, corpus: AnyCorpus, until: float = inf) -> LinearClassifier | None:
     """Fit a linear classifier on n-grams of the training texts. If there are many texts, use a random sample.
 
     If the recipe has validation files, their texts tune the regularization. The less time there is, the fewer texts.
+    Return None if there are too many labels, unless the model needs the linear classifier.
     """
     n_labels, seed, model = len(context.card.labels), context.recipe.seed, context.recipe.model
+    if not model.ngrams and not use_linear(len(corpus.training), corpus.training.n_characters, n_labels)[0]:
+        return None
     texts, targets, groups, _ = some_texts(context, corpus, corpus.training, seed)
     share = min(1.0, CHECKED_PER_SECOND * (until - monotonic()) / MOST_CHARACTERS)
     validation = (
@@ -88,8 +105,7 @@ def linear_accuracy(corpus: AnyCorpus, until: float) -> float:
 
 def _sampled(part: AnyPart, values: Sequence[str], n_labels: int, seed: int, share: float = 1.0) -> SomeTexts:
     """Return the texts of a split with the indices of their labels as targets. If there are many, return a sample."""
-    fitting = int(share * len(part) * MOST_CHARACTERS / max(1, part.n_characters))
-    n = max(1, min(len(part), fitting, int(share * MOST_LOGITS) // n_labels))
+    n = sample_size(len(part), part.n_characters, n_labels, share)
     kept = np.zeros(len(part), dtype=bool)
     kept[np.random.default_rng(seed).permutation(len(part))[:n]] = True
     texts, numbers = [], []

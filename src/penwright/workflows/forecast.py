@@ -225,14 +225,15 @@ def _first_bytes(texts: Iterable[str], n_bytes: int) -> bytes:
 
 
 def encoders_beside(prepared: Prepared) -> Iterator[Path]:
-    """Yield the runs in `runs` that hold a pretrained encoder, from which the planned classifier could start."""
+    """Yield the runs in `runs` that hold a pretrained or own encoder, from which the planned classifier could start."""
     recipe = prepared.plan.recipe
     if recipe.task != "classify" or recipe.finetuning is not None or recipe.distillation is not None:
         return
     for path in sorted(Path("runs").glob(f"*/{RECIPE}"))[:MOST_RUNS]:
         with suppress(PenwrightError):  # skip damaged runs
-            other = Run.open(path.parent).recipe
-            if other.task == "classify" and other.tokenizer.is_pretrained and other.finetuning is None:
+            other, is_trained = Run.open(path.parent).recipe, bool(Run.open(path.parent).checkpoints.all())
+            is_imported = other.task == "classify" and other.tokenizer.is_pretrained
+            if (is_imported or (other.task == "encode" and is_trained)) and other.finetuning is None:
                 yield path.parent
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from importlib.metadata import version
-from math import inf, nan
+from math import inf
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -22,11 +22,10 @@ from penwright.errors import PenwrightError
 from penwright.evaluation.scores import Score
 from penwright.run.folder import BASELINES, CORPUS, LINEAR_FILE, Run
 from penwright.run.provenance import made_with
-from penwright.run.records import METRICS, is_overfitted
 from penwright.storage import remember
 from penwright.tasks import TASKS, AnyCorpus, RunContext, scoring_of
-from penwright.tasks.linear import fit_linear, refit_linear
-from penwright.text import count, rounded
+from penwright.tasks.linear import TOO_MANY_LABELS, fit_linear, refit_linear
+from penwright.text import rounded
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.training import train_tokenizer
 from penwright.training.auto.choices import Plan
@@ -41,8 +40,8 @@ from penwright.workflows.make_trainer import advice_on_memory, evaluates_first, 
 from penwright.workflows.new_head import fit_head
 from penwright.workflows.optimize import choose_precision, expected_precision
 from penwright.workflows.plan import Prepared
+from penwright.workflows.verdict import verdicts
 
-FEWEST_JUDGED = 30  # minimum number of held-out texts for comparing a classifier with its baselines
 WORTH_COMPILING = 5.0  # minimum budget in minutes for compiling the decoding steps during training
 WATCHED, FIRST_STEPS = 0.1, 8  # fraction of the budget in which throughput is checked; number of first steps to ignore
 CHECK_EVERY = 5.0  # seconds of training between two checks of the throughput
@@ -184,8 +183,8 @@ def _tokenizer(recipe: Recipe, corpus: AnyCorpus, observers: Sequence[Observer])
 def add_linear(context: RunContext, run: Run, observers: Sequence[Observer], is_new: bool = False) -> None:
     """Add the linear classifier of the run to the context. Fit and save a classifier if the run is new or has none.
 
-    The fits take at most LINEAR_SHARE of a budget in minutes. A run that stopped before its first checkpoint starts
-    again, perhaps with other texts. The old classifier is then replaced.
+    The fits take at most LINEAR_SHARE of a budget in minutes. With too many labels, nothing is fitted. A run that
+    stopped before its first checkpoint starts again, perhaps with other texts. The old classifier is then replaced.
     """
     path, labels = run.folder / LINEAR_FILE, context.card.labels
     if is_new or not os.path.lexists(path):
@@ -194,6 +193,9 @@ def add_linear(context: RunContext, run: Run, observers: Sequence[Observer], is_
         has_second = recipe.model.ngrams and not recipe.data.validation
         end_of_first = begin + (FIRST_SHARE if has_second else 1) * seconds
         linear = fit_linear(context, corpus, end_of_first)
+        if linear is None:
+            notify(observers, "message", f"no linear classifier of n-grams: {TOO_MANY_LABELS}")
+            return
         if has_second:
             whole = refit_linear(linear, context, begin + seconds)
         for note in linear.notes:
@@ -242,7 +244,7 @@ def fit(
         context.model.to("meta")
         give_back_memory()
     best, warnings = run.checkpoints.best()
-    for message in (*warnings, *_unbeaten(run, context, best.step, to_beat)):
+    for message in (*warnings, *verdicts(run, context, best.step, to_beat)):
         notify(observers, "message", message)
     if note := choose_precision(run, context):
         notify(observers, "message", note)
@@ -274,27 +276,3 @@ def _compiling_early(run: Run, context: RunContext, n_threads: int, observers: S
         if compiler:
             stop_compiling(compiler)
         raise
-
-
-def _unbeaten(run: Run, context: RunContext, step: int, baselines: Sequence[Score]) -> Iterator[str]:
-    """Yield a message about each baseline that the checkpoint of `step` does not beat. Skip perfect scores.
-
-    Also skip baselines within a standard error (of the accuracy, for macro-F1), unless fine-tuning changed nothing.
-    """
-    n, is_unchanged = len(context.held_out), not step and not context.is_trained
-    if baselines and context.recipe.task == "classify" and n < FEWEST_JUDGED:
-        yield f"{count(n, 'held-out text')}: too few to tell whether the model beats its baselines"
-        return
-    history = run.records(METRICS)
-    scores = next((record for record in history if record["step"] == step), {})
-    needs = "more text" if is_overfitted(history, run.checkpoints.last_step(), step) else "more minutes, or more text"
-    errors = {(each.note, each.higher_is_better): each.standard_error for each in baselines if each.standard_error}
-    for baseline in (each for each in baselines if each.name in scores):
-        value, error = scores[baseline.name], errors.get((baseline.note, baseline.higher_is_better), 0.0)
-        score = baseline._replace(value=nan if value is None else value)  # a score of None was not finite
-        is_perfect = score.higher_is_better and score.value >= 100  # scores where higher is better are percentages
-        is_alike = abs(score.value - baseline.value) <= error and not is_unchanged
-        if not is_perfect and not is_alike and not score.beats(baseline.value):
-            has = f"The model has {score.value:.3f}{', as before fine-tuning' if is_unchanged else ''}"
-            other = ". Also try without --from" * ("5-gram" in baseline.note and context.recipe.finetuning is not None)
-            yield f"not beaten: {baseline.name} {baseline.value:.3f} ({baseline.note}). {has}, and needs {needs}{other}"

@@ -6,6 +6,7 @@ import torch
 
 from penwright.config import BUDGETS, Recipe, Table, merge, validate
 from penwright.devices import CPU
+from penwright.tasks.linear import use_linear
 from penwright.text import amount, in_words, rounded
 from penwright.training.auto.capacity import DEFAULT_MINUTES, LADDER, MANY_CHARACTERS, CapacityPlanner, Facts
 from penwright.training.auto.choices import Choices, Plan
@@ -156,7 +157,8 @@ class _Planner:
                     few = f"at most {FEW_LABELS} texts for each label"
                     self._suggest("finetuning.contrastive", True, f"{few}: too few for ordinary training")
                     self._suggest("model.ngrams", False, f"{few}: too few for n-grams")
-                self._suggest("model.ngrams", True, "adds a linear classifier, which learns fast")
+                facts = self.facts
+                self._suggest("model.ngrams", *use_linear(facts.n_examples, facts.n_characters, facts.n_labels))
         if size is None and self.facts.task == "classify":
             self._suggest("model.n_layers", 2, "labels carry little information, so more layers overfit")
         if size is None and "d_model" not in self.choices.section("model"):
