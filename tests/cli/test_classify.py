@@ -209,6 +209,7 @@ def test_evaluate_reports_labels_confusions_and_mistakes(penwright: Command, run
     assert "good\t50.0\t100.0\t66.7\t1" in lines and "bad\t100.0\t66.7\t80.0\t3" in lines
     assert "bad\t2\t1" in lines and "good\t0\t1" in lines
     assert lines[-1].endswith("good\tbad\tsuch a fine film")
+    assert any(line.startswith("worst mistakes") and "--check-labels" in line for line in lines)
     scores = json.loads(penwright("evaluate", runs / "classifier", tmp_path / "mine.csv", "--json").stdout)
     report = scores[0]["report"]
     assert report["confusion"] == [[2, 1], [0, 1]] and report["mistakes"][0]["row"] == 3

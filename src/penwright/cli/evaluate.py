@@ -139,7 +139,8 @@ def report_lines(report: "LabelReport | ErrorReport") -> Iterator[str]:
         options = f"--positive {shlex.quote(best.label)} --threshold {best.threshold!r}"
         yield f"best threshold: {options} ({scores}; tuned on these texts)"
     if report.mistakes:
-        yield from ("", "worst mistakes:", *mistake_lines(report.mistakes))
+        advice = " (to list doubtful labels in the data of the run: --check-labels)" if report.confusion else ""
+        yield from ("", f"worst mistakes{advice}:", *mistake_lines(report.mistakes))
 
 
 def mistake_lines(mistakes: "Sequence[Mistake]") -> Iterator[str]:
