@@ -4,6 +4,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from typing import Any
@@ -106,11 +107,9 @@ def earlier_pieces(new: Tokenizer, old: Tokenizer) -> list[list[int]]:
 
 def can_change(tokenizer: Tokenizer) -> bool:
     """Return whether tokens can be added to this tokenizer, and removed from it."""
-    try:
-        _changeable(tokenizer)
-    except PenwrightError:
-        return False
-    return True
+    with suppress(PenwrightError):
+        return bool(_changeable(tokenizer))
+    return False
 
 
 def _changeable(tokenizer: Tokenizer) -> File:

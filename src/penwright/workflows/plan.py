@@ -270,8 +270,7 @@ def _with_teacher_tokenizer(settings: Table) -> Table:
 
 
 def _facts(recipe: Recipe, corpus: AnyCorpus) -> Facts:
-    distinct: set[str] = set()
-    seen = 0
+    distinct, seen = set[str](), 0
     for text in TASKS[recipe.task].texts(corpus):
         distinct.update(text)
         seen += len(text)
