@@ -12,7 +12,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 import penwright
 from penwright.errors import PenwrightError, UsageError
 from penwright.formats.huggingface_tokenizer import read_tokenizer
-from penwright.formats.tokenizer_files import tokenizer_json
+from penwright.formats.tokenizer_files import parse_tokenizer_json, tokenizer_json
 from penwright.formats.tokenizer_source import read_tokenizer_source
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.sentencepiece import SentencePiece, SentencePieceModel, as_protobuf
@@ -217,6 +217,17 @@ def test_text_of_unknown_characters_is_refused(tmp_path: Path, text: str) -> Non
     settings = {**QUICK, "tokenizer": {"from": str(vocab_txt(tmp_path))}}
     with pytest.raises(PenwrightError, match=r"% of the characters of this text are in words with characters unknown"):
         penwright.train(tmp_path / "greek.txt", run=tmp_path / "new", settings=settings, quiet=True)
+
+
+def test_model_without_a_type_is_recognized(tmp_path: Path) -> None:
+    path = byte_level(tmp_path)
+    file, whole = json.loads(path.read_bytes()), read_tokenizer_source(str(path))
+    del file["model"]["type"]  # as in the file of GPT-2
+    path.write_text(json.dumps(file), encoding="utf-8")
+    assert read_tokenizer_source(str(path)).encode(TEXTS[0]) == whole.encode(TEXTS[0])
+    parts = ({"vocab": {"a": 0}, "merges": []}, {"vocab": {"a": 0}}, {"vocab": [["a", 0.0]]})
+    kinds = [parse_tokenizer_json(json.dumps({"model": part}).encode())["model"]["type"] for part in parts]
+    assert kinds == ["BPE", "WordPiece", "Unigram"]
 
 
 def test_tokenizer_folder_of_another_project_is_read(tmp_path: Path) -> None:

@@ -36,11 +36,24 @@ def tokenizer_json(folder: Path, config: Table) -> Table:
     """Return the tokenizer.json of a folder, or an equivalent that is built from other files."""
     content = read_content(folder, "tokenizer.json")
     if content is not None:
-        file = parse_json(content) | {"truncation": None, "padding": None}
+        file = parse_tokenizer_json(content)
         _override(file, read_optional(folder, "tokenizer_config.json"), config)
         return file
     file = _built(folder, config)
     return file if numbers_pieces(folder, file) else _with_added_tokens(folder, file)
+
+
+def parse_tokenizer_json(content: bytes) -> Table:
+    """Return the content of a tokenizer.json without truncation and padding, and with the type of its model.
+
+    Files that are older than this key, such as that of GPT-2, lack the type.
+    """
+    file = parse_json(content) | {"truncation": None, "padding": None}
+    match file.get("model"):
+        case {"vocab": vocabulary, **others} as model if "type" not in model:
+            kind = "Unigram" if isinstance(vocabulary, list) else "BPE" if "merges" in others else "WordPiece"
+            file["model"] = {"type": kind, **model}
+    return file
 
 
 def tokenizer_class(settings: Table, config: Table) -> str:

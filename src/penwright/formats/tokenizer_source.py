@@ -7,9 +7,9 @@ from penwright.errors import PenwrightError
 from penwright.formats.gguf_import import GGUFFile
 from penwright.formats.gguf_tokenizer import read_tokenizer as read_gguf_tokenizer
 from penwright.formats.huggingface_files import PREFIX, TOKENIZER_FILES, download, read_optional
-from penwright.formats.tokenizer_files import Table, special_names, tokenizer_json, wordpiece
+from penwright.formats.tokenizer_files import Table, parse_tokenizer_json, special_names, tokenizer_json, wordpiece
 from penwright.run.folder import RECIPE
-from penwright.storage import parse_json, read_bytes
+from penwright.storage import read_bytes
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.checks import FOREIGN, MOST_PIECES, check_foreign_file
 from penwright.tokenizers.foreign import Conventions, ForeignTokenizer
@@ -56,7 +56,7 @@ def _single_file(path: Path) -> Table:
     """Read a tokenizer.json, or build one from a vocab.txt or a SentencePiece model, whose file may have any name."""
     content = read_bytes(path.resolve())
     if path.suffix == ".json":
-        return parse_json(content) | {"truncation": None, "padding": None}
+        return parse_tokenizer_json(content)
     if path.suffix == ".txt":
         return wordpiece(content.decode(), read_optional(path.parent, "tokenizer_config.json"))
     return as_tokenizer_json(parse_sentencepiece(content))

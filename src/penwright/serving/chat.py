@@ -216,7 +216,7 @@ def _model(body: ChatRequest, registry: ModelRegistry) -> ModelWorker:
     worker = next(answering, None)
     if worker is None:
         raise UnknownModel("no model on this server is a chat model. To continue a text, use POST /v1/completions")
-    return worker
+    return registry.get(worker.name)  # marks the model as in use
 
 
 def _job(body: ChatRequest, worker: ModelWorker, limits: ServingSettings, check: Check) -> CompletionJob:

@@ -231,8 +231,8 @@ def _languages(registry: ModelRegistry) -> list[Language]:
 
 
 def _translators(registry: ModelRegistry) -> list[ModelWorker]:
-    registry.get(None, "translator")
-    return [worker for worker in registry if worker.kind == "translator"]
+    registry.get(None, "translator")  # raises UnknownModel if there is none
+    return [registry.get(worker.name) for worker in registry if worker.kind == "translator"]
 
 
 async def _translator(

@@ -201,8 +201,10 @@ class TrainingQueue:
 
     def _has_finished(self, job: Job) -> bool:
         """Return whether the run was finished after the job was started. An earlier job may have finished it, too."""
-        run = self._run(job)
+        run, is_resumed = self._run(job), any(each.startswith("--resume=") for each in job.arguments)
         with suppress(*DAMAGE):
+            if not is_resumed:
+                return run.is_finished
             saved = max((each.folder.stat().st_mtime for each in run.checkpoints.all()), default=0.0)
             return run.is_finished and saved >= (job.started or 0.0)
         return False
