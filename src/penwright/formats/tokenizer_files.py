@@ -49,10 +49,10 @@ def parse_tokenizer_json(content: bytes) -> Table:
     Files that are older than this key, such as that of GPT-2, lack the type.
     """
     file = parse_json(content) | {"truncation": None, "padding": None}
-    match file.get("model"):
-        case {"vocab": vocabulary, **others} as model if "type" not in model:
-            kind = "Unigram" if isinstance(vocabulary, list) else "BPE" if "merges" in others else "WordPiece"
-            file["model"] = {"type": kind, **model}
+    model = file.get("model")
+    if isinstance(model, dict) and "vocab" in model and "type" not in model:
+        kind = "Unigram" if isinstance(model["vocab"], list) else "BPE" if "merges" in model else "WordPiece"
+        file["model"] = {"type": kind, **model}
     return file
 
 
