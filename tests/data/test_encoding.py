@@ -39,6 +39,8 @@ LETTERS = {
     "Українська мова належить до слов'янських мов, її вивчають у школі.": "cp1251 koi8_u",
     "Русский язык является одним из самых распространённых. Я знаю.": "cp1251 koi8_r mac_cyrillic",
     "As ações e as orações são difíceis, mas os alemães põem os pães à mesa.": "cp1252 cp850 mac_roman",
+    "Há leões e é só isso. Os aviões, os botões.": "cp1252",
+    "Open the アプリ window, then press the タブ key.": "cp932",
     "Hwæt! wê Gâr-Dena in geâr-dagum þêod-cyninga þrym gefrûnon, hû þâ æðelingas.": "cp1252",
     "Það er þekkt að börnin fóru út í gær og höfðu ánægju.": "cp1252",
 }

@@ -56,7 +56,9 @@ def test_training_and_held_out_parts_join_to_the_text(tmp_path_factory, text, fr
     assert min(len(training[0]), len(held_out[0])) > 0
 
 
-LICENCE = "*** END OF THE PROJECT GUTENBERG EBOOK 1 ***\n" + "You may copy it – give it away.\n" * 600
+LICENCE = (
+    "*** END OF THE PROJECT GUTENBERG EBOOK 1 ***\n" + "You may copy it – give it away.\n" * 600 + "www.gutenberg.org\n"
+)
 HEADER = "The Project Gutenberg eBook\n\n*** START OF THE PROJECT GUTENBERG EBOOK A LONG\nTITLE ***\n"
 
 
@@ -80,10 +82,22 @@ def test_header_and_licence_of_project_gutenberg_are_left_out(tmp_path, before, 
 
 
 @pytest.mark.parametrize(
-    "text", [HEADER + "word\n" * 100, f"word {LICENCE}", f"word\n{LICENCE}{LICENCE[100:]}{'word ' * 5000}"]
+    "text",
+    [
+        HEADER + "word\n" * 100,
+        f"word {LICENCE}",
+        f"word\n{LICENCE}{LICENCE[100:]}{'word ' * 5000}",
+        f"word\n{LICENCE}{'My own story. ' * 80}",
+    ],
 )
 def test_text_that_does_not_end_with_the_licence_is_kept(tmp_path, text):
     corpus = open_text([write(tmp_path, "book.txt", text)])
+    assert "".join(texts(corpus.training) + texts(corpus.held_out)) == text
+
+
+def test_text_before_the_header_of_project_gutenberg_is_kept(tmp_path):
+    text = "My own story.\n" * 80 + HEADER + "word\n" * 900
+    corpus = open_text([write(tmp_path, "book.txt", text + LICENCE)])
     assert "".join(texts(corpus.training) + texts(corpus.held_out)) == text
 
 

@@ -17,7 +17,9 @@ from penwright.text import count
 from penwright.tokenizers.chat_template import PLAIN_TEMPLATE, ChatTemplate
 
 BETWEEN_LABELS = "\x1f"  # the ASCII unit separator; no label contains it
-FORMAT_VERSION = 3  # increase this when a code change alters how files are read. Since 3, empty JSON lists are read
+# Since 3, empty JSON lists are read. Since 4, these are read differently: line breaks in TMX and XLIFF, states and
+# marks in XLIFF, scores with separators, .txt files with a header and commas, JSON texts in parts, folders of tables.
+FORMAT_VERSION = 4  # increase this when a code change alters how files are read
 UNKNOWN = "broken"
 Roles = Mapping[str, Sequence[tuple[str, int]]]  # for each role, the names and numbers (from 1) of its columns
 Row = tuple[str, ...]  # the cells of a table row

@@ -16,7 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penwright.data.columns import names_in, text_columns
-from penwright.data.corpus import ALL_COLUMNS, Broken, Columns, CorpusPart, Document, Source, Sources, number_reason
+from penwright.data.corpus import (
+    ALL_COLUMNS,
+    FORMAT_VERSION,
+    Broken,
+    Columns,
+    CorpusPart,
+    Document,
+    Source,
+    Sources,
+    number_reason,
+)
 from penwright.data.files import BLOCK_BYTES, NotText, SourceFile, examine, examine_text
 from penwright.data.gutenberg import Book, find_book
 from penwright.data.paths import (
@@ -240,7 +250,7 @@ def _hash(text: str) -> int:
 
 def _remembered(table: Table, choice: str, measures: Callable[[], Iterator[tuple[int, int, int, int]]]) -> Measures:
     """Return the sizes and hashes of the rows of a table, from the cache if possible. Broken rows are not cached."""
-    key = json.dumps([[(file.sha256, file.encoding) for file in table.files], choice, table.columns])
+    key = json.dumps([FORMAT_VERSION, [(file.sha256, file.encoding) for file in table.files], choice, table.columns])
     path: Path | None = None
     with suppress(OSError, ValueError, PenwrightError):
         path = cache_folder("facts") / f"{sha256(key.encode('utf-8', 'replace')).hexdigest()}.npy"

@@ -7,10 +7,13 @@ from penwright.data.files import SourceFile
 
 LONGEST_HEADER = 10_000  # maximum number of characters up to the end of the header
 LONGEST_LICENCE = 30_000  # maximum number of characters from the end of the book to the end of the file
+NEAR = 1000  # number of characters at each end of a file that must contain the name of Project Gutenberg
 NAME = r"OF (?:THE|THIS) PROJECT GUTENBERG"
 # A long title spans several lines.
 START = re.compile(rf"^\*\*\* ?START {NAME}(?:[^*]{{0,500}}\*\*\*)?[^\n]*\n?", re.MULTILINE)
 END = re.compile(rf"^(?:End of (?:the |this )?Project Gutenberg[^\n]*\n{{1,3}})?\*\*\* ?END {NAME}", re.MULTILINE)
+
+OURS = re.compile(r"Project\s+Gutenberg|gutenberg\.(?:org|net)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -33,11 +36,17 @@ def find_book(file: SourceFile) -> Book | None:
     tail = ""
     for piece in pieces:
         tail = (tail + piece)[-LONGEST_LICENCE:]
-    ends = [found.start() for found in END.finditer(tail)]
-    if not ends:
+    ends = list(END.finditer(tail))
+    if not ends or not _is_notice(tail[ends[-1].end() :].partition("\n")[2][-NEAR:]):
         return None
-    end, head = file.n_characters - len(tail) + ends[-1], next(file.chunks(), "")[:LONGEST_HEADER]
+    licence = tail[ends[-1].start() :]
+    end, head = file.n_characters - len(licence), next(file.chunks(), "")[:LONGEST_HEADER]
     start = START.search(head)
-    begin = start.end() if start and start.end() <= end else 0
-    left_out = head[:begin] + tail[ends[-1] :]
+    begin = start.end() if start and start.end() <= end and _is_notice(head[: start.start()][:NEAR]) else 0
+    left_out = head[:begin] + licence
     return Book(begin, end, file.n_utf8_bytes - len(left_out.encode("utf-8", "surrogatepass")))
+
+
+def _is_notice(text: str) -> bool:
+    """Return whether a text outside the book belongs to Project Gutenberg. Another text is kept."""
+    return not text.strip() or bool(OURS.search(text))

@@ -26,6 +26,7 @@ OLD = {  # encodings of DOS and Mac, and their common letters and signs
     "cp852": "áäąćčďéěęíľłńňóôöőřśšťúůüűýźžżß",
 }
 MAC_YA = re.compile(rb"[\xe0-\xfe]\xdf"), re.compile(rb"[\xe0-\xfe]\xff")  # я in a word, on a Mac and in Windows-1251
+KATAKANA = re.compile("[ァ-ヺー]{2}")
 MAX_STRANGENESS = 0.4  # maximum mess ratio (as charset_normalizer defines it); pangrams stay below it
 
 
@@ -37,6 +38,8 @@ def guess_encoding(sample: bytes) -> str:
         return _old_encoding(sample) or "cp1252"
     if best.encoding == "cp1251" and len(MAC_YA[0].findall(sample)) > len(MAC_YA[1].findall(sample)):
         return "mac_cyrillic"
+    if best.encoding == "cp932" and KATAKANA.search(sample.decode("cp932", "replace")):
+        return "cp932"  # even if most of the text is in Latin letters
     as_good = [match for match in matches if match.chaos <= best.chaos and match.coherence >= best.coherence]
     alike = {name for match in as_good for name in match.could_be_from_charset}
     return _old_encoding(sample) or _western_encoding(sample, alike) or best.encoding
@@ -97,7 +100,8 @@ def _is_hungarian(sample: bytes) -> bool:
     """Return whether nearly all letters are Hungarian, and as many of them ő or ű as in Hungarian."""
     share = _shares(sample)[0]
     has_common = share(0xF5) + share(0xFB) > 0.03 and min(share(0xE1), share(0xE9)) > 0  # ő and ű, á and é
-    return has_common and sum(map(share, HUNGARIAN)) > 0.98
+    is_portuguese = 2 * sample.count(b"\xf5es") > sample.count(b"\xf5")  # the plural -ões in Windows-1252
+    return has_common and not is_portuguese and sum(map(share, HUNGARIAN)) > 0.98
 
 
 def _is_romanian(sample: bytes) -> bool:

@@ -31,7 +31,7 @@ SIDES = {"tuv", "langSet", "langSec"}
 CODES = {"bpt", "ept", "ph", "it", "ut"}  # elements with formatting codes; a `sub` inside them is text
 BREAK = "\0"  # stands for a line break; XML cannot contain it
 LINE_BREAK = re.compile(r"(?:xlf:|x-)?(?:lb|br)|<br\s*/?>", re.IGNORECASE)  # marks a code that breaks the line
-UNTRANSLATED = {"new", "needs-translation", "initial"}  # states in which the target is only a copy of the source
+UNTRANSLATED = {"new", "needs-translation", "initial"}  # states in which a target may be only a copy of the source
 PREFIX = re.compile(r"[<\s/](?!xml:|xmlns:)([A-Za-z_][A-Za-z0-9_.-]*):(?=[A-Za-z_])")
 LANGUAGES = re.compile(r"""\s(source-language|target-language|srcLang|trgLang)\s*=\s*["']([^"']*)["']""")
 Texts = dict[str, str]  # the texts of a translation unit, keyed by language
@@ -64,9 +64,7 @@ def bilingual_languages(file: SourceFile, source: str | None, target: str | None
     for language, n in counts.items():
         wide[_primary(language)] += n
     names = [language for language, _ in (wide if len(wide) > 1 else counts).most_common()]
-    others = (
-        name for name in names if name not in requested and not any(_primary(each or "") == name for each in requested)
-    )
+    others = (name for name in names if name not in {*requested, *map(_primary, filter(None, requested))})
     first, second = (name or next(others, None) for name in requested)
     if first is None or second is None:
         has = f"its only language is {names[0]}" if names else "no translation unit declares the language of its text"
@@ -252,7 +250,8 @@ def _xliff_sides(segment: Element) -> Iterator[tuple[str, str]]:
     """Yield both sides of each sentence that is marked in an XLIFF 1.2 unit; without marks, of the whole segment."""
     parts = {_name(each): each for each in reversed(segment)}
     original, translation = parts.get("source"), parts.get("target")
-    if {each.get("state") for each in (segment, translation) if each is not None} & UNTRANSLATED:
+    states = {each.get("state") for each in (segment, translation) if each is not None}
+    if states & UNTRANSLATED and _text(translation) in ("", _text(original)):
         translation = None
     first, second = _marked(parts.get("seg-source", original)), _marked(translation)
     if first and (translation is None or (second and second.keys() <= first.keys())):
@@ -263,9 +262,8 @@ def _xliff_sides(segment: Element) -> Iterator[tuple[str, str]]:
 
 def _marked(side: Element | None) -> Texts:
     """Return the text of each marked sentence, keyed by its identifier."""
-    marks = (
-        () if side is None else (each for each in side.iter() if _name(each) == "mrk" and each.get("mtype") == "seg")
-    )
+    elements = () if side is None else side.iter()
+    marks = (each for each in elements if _name(each) == "mrk" and each.get("mtype") == "seg")
     return {each.get("mid", str(n)): _text(each) for n, each in enumerate(marks)}
 
 
@@ -291,7 +289,8 @@ def _text(element: Element | None) -> str:
         inside = (is_text or _name(each) == "sub") and _name(each) not in CODES
         waiting += [pair for child in reversed(each) for pair in ((child.tail or "", inside), (child, inside))]
         parts.append((each.text or "") if inside else "")
-        if any(map(LINE_BREAK.fullmatch, (*each.attrib.values(), (each.text or "").strip()))):
+        values = (value for name, value in each.items() if name not in (LANG, "lang"))  # `br` is also Breton
+        if any(map(LINE_BREAK.fullmatch, (*values, (each.text or "").strip()))):
             parts.append(BREAK)
     return join_lines(" ".join(line.split()) for line in "".join(parts).split(BREAK))
 
