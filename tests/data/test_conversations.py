@@ -129,6 +129,13 @@ def test_prompts_and_answers_may_be_data_in_json(tmp_path: Path) -> None:
     assert sorted(read) == sorted(tuple(row(n).values()) for n in range(N))
 
 
+def test_prompt_is_kept_unless_the_answer_repeats_it(tmp_path: Path) -> None:
+    rows = [{**FORMATS["preferences"](n), "prompt": f"{'Story' if n % 2 else 'Ask'} {n}"} for n in range(N)]
+    corpus = opened(tmp_path, rows)
+    lengths = [len(each.messages) for each in (*corpus.training, *corpus.held_out)]
+    assert sorted(lengths) == [2] * (N // 2) + [3] * (N // 2)
+
+
 def test_empty_lists_are_no_text_but_the_text_of_one_may_be_an_answer(tmp_path: Path) -> None:
     """SQuAD has an empty list of answers for a question without an answer."""
     rows: list[dict[str, object]] = [FORMATS["alpaca"](n) for n in range(N)]

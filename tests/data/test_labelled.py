@@ -14,8 +14,10 @@ from penwright.config import Recipe, validate
 from penwright.data.cleaning import Cleaning
 from penwright.data.corpus import Columns, LabelKind, Labelled, ReadingOptions
 from penwright.data.detection import detect_task
+from penwright.data.files import examine
 from penwright.data.labelled import open_evaluation_labelled, open_labelled
-from penwright.data.labels import NO_NUMBER, label_set, number_label
+from penwright.data.labels import NO_NUMBER, comma_in, label_set, number_label
+from penwright.data.readers.tables import find_table
 from penwright.errors import PenwrightError
 from penwright.tasks import reading_of
 
@@ -177,6 +179,7 @@ def test_error_names_the_setting_if_all_texts_are_too_long(tmp_path):
         ("1,234.50", "1234.5"),
         ("-1,234,567", "-1234567.0"),
         ("1 234,5", "1234.5"),
+        ("2021 350", NO_NUMBER),
         ("56.0%", "56.0"),
         ("€4.50", "4.5"),
         ("-4,50 €", "-4.5"),
@@ -205,6 +208,21 @@ def test_decimal_mark_is_that_of_the_whole_column(tmp_path, form, cells, numbers
     corpus = open_labelled([path], ReadingOptions(Columns(label="score", label_kind=LabelKind("regression"))))
     assert {example.label for example in corpus.training} == set(numbers)
     assert len(corpus.training) + len(corpus.held_out) == 60
+
+
+@pytest.mark.parametrize(("other", "comma"), [("", ""), ("n/a", ""), ("900", "thousands")])
+def test_only_other_numbers_show_that_commas_separate_thousands(tmp_path, other, comma):
+    path = tmp_path / "a.csv"
+    path.write_text("text,score\n", encoding="utf-8")
+    assert comma_in(find_table(examine(path)), [*(f"1,{n}" for n in range(137, 160)), other]) == comma
+
+
+def test_commas_in_texts_without_quotes_leave_the_last_cell_as_the_label(tmp_path):
+    path = tmp_path / "a.txt"
+    lines = [f"I liked number {n}{', really' * (n % 3)},{('good', 'bad')[n % 2]}" for n in range(60)]
+    path.write_text("\n".join(["text,label", *lines]), encoding="utf-8")
+    corpus = open_labelled([path])
+    assert len(corpus.training) + len(corpus.held_out) == 60 and set(corpus.label_counts) == {"good", "bad"}
 
 
 def test_texts_with_conflicting_labels_are_noted(tmp_path):

@@ -123,10 +123,15 @@ def test_folder_of_other_files_suggests_a_working_pattern(tmp_path):
         ("a.csv notes.txt", ""),
         ("a.json b.py", ""),
         ("README.md", ""),
+        ("manifest.jsonl", "manifest.jsonl"),
+        ("a.jsonl b.eml", "a.jsonl"),
+        ("index.csv sci/0 rec/1", ""),
+        ("a.csv scripts/Makefile", "a.csv"),
     ],
 )
 def test_tables_in_a_folder(tmp_path: Path, names: str, tables: str) -> None:
     for name in names.split():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x", encoding="utf-8")
     assert [path.name for path in tables_in(str(tmp_path))] == tables.split()
 

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penwright.data.corpus import Broken
-from penwright.data.files import examine
-from penwright.data.readers.tables import Table, has_tabs, open_table
+from penwright.data.files import SourceFile, examine
+from penwright.data.readers.tables import Table, has_tabs, holds_json, open_table
 from penwright.data.text import open_text
 from penwright.errors import PenwrightError
 
@@ -286,6 +286,20 @@ def test_json_list_longer_than_a_block_is_read(tmp_path):
     assert rows(table_of(tmp_path, "a.json", json.dumps([{"a": text} for text in texts]))) == [
         (text,) for text in texts
     ]
+
+
+def test_only_objects_with_many_names_become_cells(tmp_path):
+    lines = [{"message": {"content": f"text {n}"}, "scores": {f"{n}-{i}": i for i in range(9)}} for n in range(300)]
+    table = table_of(tmp_path, "a.jsonl", "\n".join(map(json.dumps, lines)))
+    assert table.columns == ("content", "scores")
+
+
+def test_text_that_begins_like_json_is_not_read_whole(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text('{"a" is no JSON\n' + "some words\n" * 1_000_000, encoding="utf-8")
+    file, read = examine(tmp_path / "a.txt"), []
+    blocks = SourceFile.blocks
+    monkeypatch.setattr(SourceFile, "blocks", lambda self: (read.append(len(b)) or b for b in blocks(self)))
+    assert not holds_json(file) and sum(read) < file.n_characters / 2
 
 
 @pytest.mark.parametrize("text", ['{"Hund": "dog", "Katze": "cat"}', "no json\nat all\n", "[1, 2"])

@@ -201,6 +201,13 @@ def test_json_lines_rows_are_documents(tmp_path):
     ]
 
 
+def test_json_files_without_rows_are_texts(tmp_path):
+    for n in range(3):
+        (tmp_path / f"{n}.json").write_text(json.dumps({"name": f"n{n}", "settings": {"a": n}}), encoding="utf-8")
+    corpus = open_text([f"{tmp_path}/*.json"])
+    assert len(corpus.files) == 3
+
+
 def test_lone_surrogate_in_json_becomes_a_replacement_character(tmp_path):
     path = write(tmp_path, "rows.jsonl", '{"text": "bad \\ud800 half, a longer text"}\n')
     corpus = open_text([path])

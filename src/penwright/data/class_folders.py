@@ -4,14 +4,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from penwright.data.files import SourceFile, examine
-from penwright.data.paths import TEXT_SUFFIXES, describe_unread, suffix_of, visible_files
+from penwright.data.paths import TEXT_SUFFIXES, describe_unread, is_text_name, suffix_of, visible_files
 from penwright.data.readers.archives import data_members, is_archive
 from penwright.data.splits import TRAINING, training_files
 from penwright.errors import PenwrightError
 from penwright.text import count
 
 UNLABELLED = ("unsup", "unlabeled", "unlabelled")
-LONGEST_SUFFIX = 12  # a longer suffix, in characters, is part of the name
 CLASSES = {  # common names of class folders
     *("pos", "neg", "neu", "positive", "negative", "neutral", "mixed", "good", "bad", "spam", "ham"),
     *("true", "false", "real", "fake", "yes", "no", "0", "1", "2", "3", "4", "5", "human", "machine", "ai"),
@@ -34,14 +33,14 @@ def class_folders(folder: str | Path) -> tuple[dict[str, list[Path]], str]:
     unlabelled = [each for each in inner if each.name.lower() in UNLABELLED]
     remarks += [f"not read: {each} (no labels)" for each in unlabelled]
     every = {each.name: sorted(visible_files(each)) for each in inner if each not in unlabelled}
-    texts = {name: [file for file in files if _is_text(file)] for name, files in every.items()}
+    texts = {name: [file for file in files if is_text_name(file)] for name, files in every.items()}
     classes = {name: files for name, files in texts.items() if files}
     if len(classes) < 2:
         raise PenwrightError(
             f"{folder} does not contain two class folders with texts (found: {', '.join(classes) or 'none'}). Put the "
             "texts of each class into a folder with its name, or pass a table with a text and a label in each row"
         )
-    if others := [file for files in every.values() for file in files if not _is_text(file)]:
+    if others := [file for files in every.values() for file in files if not is_text_name(file)]:
         kinds = ", ".join(sorted({suffix_of(file) for file in others}))
         remarks.append(f"not read: {count(len(others), 'file')} of other types in the class folders ({kinds})")
     apart = [file for file in folder.iterdir() if file.is_file() and not file.name.startswith(".")]
@@ -58,7 +57,7 @@ def classes_in(folder: str | Path) -> tuple[list[str], bool]:
     folder = Path(folder)
     try:
         if is_archive(folder):
-            parents = {file.parent for file in data_members(folder) if _is_text(file)}
+            parents = {file.parent for file in data_members(folder) if is_text_name(file)}
             names = sorted({each.name for each in parents})
             classes = names if len(names) > 1 and folder not in parents else []
         else:
@@ -92,9 +91,3 @@ def _subfolders(folder: Path) -> list[Path]:
     above = {folder.resolve(), *folder.resolve().parents}
     inner = (each for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
     return sorted(each for each in inner if each.resolve() not in above)
-
-
-def _is_text(file: Path) -> bool:
-    """Return whether this is the name of a text file. Names in collections of e-mails are often numbers or hashes."""
-    suffix = suffix_of(file)
-    return suffix in (*TEXT_SUFFIXES, ".eml", "") or len(suffix) > LONGEST_SUFFIX or suffix[1:].isdecimal()

@@ -187,9 +187,9 @@ def _messages(row: Sequence[str]) -> list[Message] | Broken:
         return _parsed(row[0])
     *prompts, answer = map(text_of, row)
     before, after = _parsed("\n\n".join(filter(None, prompts)), "user"), _parsed(answer, ASSISTANT)
-    if isinstance(after, Broken) or after[0].role in (SYSTEM, "user"):  # a whole conversation, in data of preferences
-        return after
-    return before if isinstance(before, Broken) else [*before, *after]
+    if isinstance(before, Broken) or isinstance(after, Broken):
+        return after if isinstance(after, Broken) else before
+    return after if after[0].role != ASSISTANT and before[-1] in (*after, Message("user", "")) else [*before, *after]
 
 
 def _parsed(text: str, role: str = "") -> list[Message] | Broken:

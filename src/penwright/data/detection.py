@@ -6,6 +6,7 @@ from statistics import median
 
 from penwright.data.class_folders import classes_in
 from penwright.data.conversations import conversation_columns
+from penwright.data.documents import row_tables
 from penwright.data.files import SourceFile, examine_text
 from penwright.data.guesses import (
     CLEARLY_LONGER,
@@ -31,7 +32,6 @@ from penwright.data.paths import (
     is_folder,
     is_pattern,
     suffix_of,
-    tables_in,
 )
 from penwright.data.profiles import LISTS, Profile, profiles_of
 from penwright.data.readers.bilingual import holds_pairs, holds_segments
@@ -39,6 +39,7 @@ from penwright.data.readers.delimited import labelled_lines
 from penwright.data.readers.formats import FORMATS
 from penwright.data.readers.hub import is_hub, open_hub
 from penwright.data.readers.layout import OTHER_NAMES, PROMPT_NAMES
+from penwright.data.readers.records import Records
 from penwright.data.readers.tables import Table, find_table
 from penwright.errors import Option, Undecided
 from penwright.languages import side_names
@@ -56,7 +57,7 @@ def detect_task(paths: Sequence[str | Path], *, encoding: str | None = None) -> 
 
     The first table decides for all files. Raises Undecided if a wrong guess could spoil the model.
     """
-    if tables := tables_in(str(paths[0])):
+    if tables := row_tables(str(paths[0]), encoding):
         return _task_of_file(examine_text(tables[0], encoding), [], encoding)
     first, *others = _single_files([str(path) for path in paths])
     if is_hub(first):
@@ -245,6 +246,7 @@ def _task_by_values(table: Table, profiles: Sequence[Profile]) -> tuple[str, str
 
 def _refuse_nested_texts(table: Table, profiles: Sequence[Profile], text: Profile) -> None:
     """Raise Undecided if the objects in a column are much longer than the only text, as in exports of chats."""
+    profiles = profiles if isinstance(table, Records) else ()  # in other tables, an object in JSON is metadata
     nested = (column for column in profiles if column.kind == LISTS and column.example.startswith("{"))
     longest = max(nested, key=lambda column: column.n_characters, default=text)
     if longest.n_characters > CLEARLY_LONGER * text.n_characters:

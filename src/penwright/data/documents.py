@@ -43,6 +43,7 @@ from penwright.data.readers.archives import is_archive
 from penwright.data.readers.bilingual import holds_pairs
 from penwright.data.readers.formats import FORMATS
 from penwright.data.readers.hub import is_hub, open_hub
+from penwright.data.readers.records import json_table
 from penwright.data.readers.tables import Table, find_table, has_text_column, is_table_file, text_of
 from penwright.data.splits import BEGINNING, Cut, Hashes, Mask
 from penwright.errors import PenwrightError
@@ -123,7 +124,7 @@ def _sources(
     """Yield the sources of one path, each with the sizes and hashes of its documents."""
     if is_hub(path):
         yield _rows(open_hub(path), columns, reasons)
-    elif parts := _parts_of(path):
+    elif parts := _parts_of(path, encoding):
         (source, measured), *rest = chain.from_iterable(_sources(each, encoding, columns, reasons) for each in parts)
         remark = "\n".join(filter(None, [describe_other_splits(path), source.remark]))
         yield from ((replace(source, remark=remark), measured), *rest)
@@ -137,10 +138,21 @@ def _sources(
         yield _rows(table, columns, reasons) if table and is_read_by_rows else _whole_files((file,))
 
 
-def _parts_of(path: str) -> list[str]:
+def row_tables(path: str, encoding: str | None) -> list[Path]:
+    """Return the tables in a folder, archive or pattern; [] if there are none, or if the first is JSON without rows."""
+    tables = tables_in(path)
+    if tables and suffix_of(tables[0]) == ".json":
+        try:
+            json_table(examine(tables[0], encoding))
+        except PenwrightError:
+            return []
+    return tables
+
+
+def _parts_of(path: str, encoding: str | None) -> list[str]:
     """Return the only file of an archive, or the tables of a folder or pattern; [] for other paths."""
     parts = expand_archives([path]) if is_archive(path) else []
-    return parts if len(parts) == 1 and parts != [path] else list(map(str, tables_in(path)))
+    return parts if len(parts) == 1 and parts != [path] else list(map(str, row_tables(path, encoding)))
 
 
 def _refuse_pairs(file: SourceFile) -> None:

@@ -38,6 +38,7 @@ from penwright.data.readers.bilingual import holds_pairs
 from penwright.data.readers.delimited import PREFIX, LabelledLines, labelled_lines
 from penwright.data.readers.formats import FORMATS
 from penwright.data.readers.hub import is_hub, open_hub
+from penwright.data.readers.layout import is_known_header
 from penwright.data.readers.tables import Table, delimited_table, find_table, select
 from penwright.data.rows import (
     RowKind,
@@ -123,6 +124,8 @@ def _open(path: str, reading: ReadingOptions) -> Table:
             f"{path} is {FORMATS[file.format].description}, without labels; pass a table of texts and labels"
         )
     table = find_table(file, names) or labelled_lines(file, FEWEST_LINES) or delimited_table(file, "\t", names)
+    if isinstance(table, LabelledLines) and is_known_header(file.first_lines(1)[0].split(",")):
+        table = replace(table, n_skipped=1)
     if len(table.columns) < 2:
         archive = archive_of(path)
         unpack = f". If each folder in {archive} is a class, unpack it and pass the folder" if archive else ""

@@ -30,7 +30,7 @@ NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
 # A number with a decimal comma: not "1,234", whose comma may separate thousands.
 DECIMAL_COMMA = re.compile(r"[-+]?(0,\d+|\d+,(?!\d{3}$)\d+|\d{1,3}(\.\d{3})+,\d+)")
 THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})+(\.\d*)?")  # commas that separate thousands
-SPACES = re.compile(r"(?<=\d)[ '’\u00a0\u202f](?=\d{3}(?!\d))")  # spaces and the like that separate thousands
+SPACES = re.compile(r"(?<=\d)(?<!\d{4})[ '’\u00a0\u202f](?=\d{3}(?!\d))")  # spaces and the like that separate thousands
 SIGNS = re.compile(r"^([-+]?)[$€£¥]\s?|\s?[%$€£¥]$")  # signs of currencies and of percent
 POINTS = re.compile(r"[-+]?\d{1,3}(\.\d{3})+(,\d*)?")  # points that separate thousands, next to a decimal comma
 PLACEHOLDERS = {"na", "n/a", "#n/a", "?", "-", "none", "nan", "null"}  # values that mean "no label", in lower case
@@ -104,7 +104,8 @@ def comma_in(table: Table, scores: Collection[str]) -> Comma:
     is_english = any(number.find(".") > number.rfind(",") for number in with_comma)
     if with_comma and not is_english and (is_semicolon or any(map(DECIMAL_COMMA.fullmatch, with_comma))):
         return "decimal"
-    are_many = MANY_COMMAS <= len(with_comma) < len(numbers) and all(map(THOUSANDS.fullmatch, with_comma))
+    are_some = any(NUMBER.fullmatch(number) for number in numbers)
+    are_many = are_some and len(with_comma) >= MANY_COMMAS and all(map(THOUSANDS.fullmatch, with_comma))
     return "thousands" if is_english or are_many else ""
 
 

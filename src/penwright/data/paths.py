@@ -20,6 +20,7 @@ SUBTITLE_SUFFIXES = (".srt", ".vtt", ".ass", ".ssa")
 # Suffixes of documents, in order of preference.
 DOCUMENT_SUFFIXES = (".docx", ".odt", ".epub", ".html", ".htm", ".xhtml", ".rtf", ".pdf")
 TEXT_SUFFIXES = (*PLAIN_SUFFIXES, *DOCUMENT_SUFFIXES, *SUBTITLE_SUFFIXES)
+LONGEST_SUFFIX = 12  # a longer suffix, in characters, is part of the name
 STANDARD_INPUT = "-"
 IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".tif", ".tiff", ".bmp", ".heic")
 NEVER_TEXT = (*IMAGES, ".mp3", ".wav", ".mp4", ".zip", ".tar", ".7z", ".rar")
@@ -31,6 +32,12 @@ LONGEST_SHOWN = 300  # maximum length of a path in a message, in characters
 def suffix_of(path: str | Path) -> str:
     """Return the last suffix in lower case, not counting .gz and .zst: '.tsv' for train.TSV.gz."""
     return Path(unpacked_name(Path(path).name)).suffix
+
+
+def is_text_name(path: str | Path) -> bool:
+    """Return whether this is the name of a text file. Names in collections of e-mails are often numbers or hashes."""
+    suffix = suffix_of(path)
+    return suffix in (*TEXT_SUFFIXES, ".eml", "") or len(suffix) > LONGEST_SUFFIX or suffix[1:].isdecimal()
 
 
 def existing_file(path: str | Path) -> Path:
@@ -116,20 +123,21 @@ def _parts_of(path: str) -> list[Path]:
     if is_pattern(path):
         files = _matching_files(path)
         return files if all(suffix_of(file) in TABLE_SUFFIXES for file in files) else []
-    return _only_tables(_files_in(Path(path))) if is_folder(path) else []
+    return _only_tables(_files_in(Path(path)), Path(path)) if is_folder(path) else []
 
 
-def _only_tables(files: Sequence[Path]) -> list[Path]:
-    """Return the tables among these files; [] if there are none, or texts other than README and the like.
+def _only_tables(files: Sequence[Path], folder: Path) -> list[Path]:
+    """Return the tables among the files of a folder; [] if there are none, texts other than README, or class folders.
 
     JSON beside other tables describes them. It is a table if there is nothing else.
     """
+    tables = [file for file in files if suffix_of(file) in TABLE_SUFFIXES and suffix_of(file) != ".json"]
     data = [file for file in files if re.split(r"[\W_]", file.name.lower())[0] not in NON_DATA]
     suffixes = {suffix_of(file) for file in data}
-    if suffixes == {".json"}:
+    if suffixes == {".json"} and not tables:
         return data
-    tables = [file for file in data if suffix_of(file) in TABLE_SUFFIXES and suffix_of(file) != ".json"]
-    return [] if suffixes & {*TEXT_SUFFIXES, ".eml"} else tables
+    parents = {file.parent for file in data if is_text_name(file)} - {folder}
+    return [] if suffixes & set(TEXT_SUFFIXES) or len(parents) > 1 else tables
 
 
 def files_to_evaluate(path: str) -> list[str]:

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from penwright.data.corpus import Broken, Row
 from penwright.data.files import SourceFile
@@ -219,10 +220,11 @@ class LabelledLines(FileTable):
     parse: Parse
     form: str  # description, such as "lines begin with a label and a comma"
     columns: tuple[str, ...] = ("label", "text")
+    n_skipped: int = 0  # number of lines of the header
 
     def rows(self, columns: Sequence[int]) -> Iterator[Row | Broken]:
         """Yield the given columns (counted from 0) of every line. Several labels become a JSON list."""
-        for line in self.file.lines():
+        for line in islice(self.file.lines(), self.n_skipped, None):
             label, text = self.parse(line)
             if PREFIX in label:
                 label = json.dumps([each.strip() for each in label.split(PREFIX)], ensure_ascii=False)
@@ -230,7 +232,7 @@ class LabelledLines(FileTable):
 
     def location(self, row: int) -> str:
         """Describe the location of a row (counted from 0), for messages."""
-        return f"{self.file.path} line {row + 1:,}"
+        return f"{self.file.path} line {row + 1 + self.n_skipped:,}"
 
 
 def labelled_lines(file: SourceFile, fewest: int = FEWEST) -> LabelledLines | None:

@@ -26,7 +26,9 @@ NO_RECORD = Broken("not a JSON object")
 NO_TEXT = Broken("a field that holds an object, not a text")
 EMPTY_LIST = "[ ]"  # the cell of an empty list; unlike "[]", it is not the text of an answer
 SURROGATES = re.compile("[\ud800-\udfff]")
-MOST_PATHS = 2000  # if more fields than this are found, their names are data, and each object is one cell
+MOST_PATHS = 2000  # if more fields than this are found, the names of some are data
+MOST_INNER = 200  # an object with more fields than this, one of very many, is one cell
+LONGEST_LITERAL = 16  # no literal of JSON, such as -Infinity, is longer, in characters
 SPACE = " \t\r\n,"  # characters that may separate the values of a JSON list
 
 
@@ -42,13 +44,15 @@ class Records:
     @cached_property
     def _paths(self) -> tuple[FieldPath, ...]:
         paths_found: dict[FieldPath, None] = {}
+        flat: set[str] = set()  # keys of objects that are one cell
         for record in islice(self.read(), SAMPLE_ROWS):
             if record and not isinstance(record, Broken):
-                is_deep = len(paths_found) >= MOST_PATHS
-                paths_found |= dict.fromkeys(((key,) for key in record) if is_deep else _paths_in(record))
-        if len(paths_found) >= MOST_PATHS:
-            paths_found = dict.fromkeys(path[:1] for path in paths_found)
-        return tuple(paths_found)
+                paths_found |= dict.fromkeys(_paths_in(record))
+            if len(paths_found) >= MOST_PATHS:
+                n_inner = Counter(path[0] for path in paths_found)
+                flat |= {key for key, n in n_inner.items() if n > MOST_INNER} or {*n_inner}
+                paths_found = dict.fromkeys(path[:1] if path[0] in flat else path for path in paths_found)
+        return tuple(dict.fromkeys(path[:1] if path[0] in flat else path for path in paths_found))
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
@@ -146,7 +150,7 @@ def _decoded(file: SourceFile, *, is_list: bool) -> Iterator[object]:
             value, position = decoder.raw_decode(text, position)
         except (ValueError, RecursionError) as error:
             # At least double the amount of text, so that a long value is parsed only a few times.
-            n_more = 1 + (len(text) - position) // BLOCK_BYTES
+            n_more = 0 if _is_final(error, text) else 1 + (len(text) - position) // BLOCK_BYTES
             if more := "".join(islice(blocks, n_more)):
                 text, position = text[position:] + more, 0
                 continue
@@ -158,6 +162,13 @@ def _decoded(file: SourceFile, *, is_list: bool) -> Iterator[object]:
             return
         n_read += 1
         yield value
+
+
+def _is_final(error: Exception, text: str) -> bool:
+    """Return whether JSON is wrong whatever text follows: the error is neither near the end nor an open string."""
+    if not isinstance(error, json.JSONDecodeError) or error.msg.startswith("Unterminated"):
+        return False
+    return error.pos + LONGEST_LITERAL < len(text)
 
 
 def _rows_of(value: object) -> Iterable[Record | Broken] | None:

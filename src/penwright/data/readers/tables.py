@@ -122,7 +122,7 @@ def _named_grid(file: SourceFile, names: Sequence[str]) -> Table | None:
         return None
     grid = delimited_grid(file, None, names)
     sample = list(islice(grid.read(), SAMPLE_ROWS))
-    n_whole = sum(len(cells) >= len(heads) for cells in sample)
+    n_whole = sum(len(cells) == len(heads) or (len(cells) > len(heads) and grid.joint != "") for cells in sample)
     return grid if len(grid.columns) == len(heads) and n_whole >= MOST * len(sample) else None
 
 
