@@ -79,8 +79,8 @@ def test_objects_named_by_ids_are_cells_and_ask_for_the_task(tmp_path):
 
 def test_json_in_a_cell_of_a_csv_file_is_metadata(tmp_path):
     meta = '"{' + ", ".join(f'""key {i}"": ""some value {i}""' for i in range(60)) + '}"'
-    lines = [f"some words about thing number {n},{meta.replace('value', f'value {n}')}" for n in range(30)]
-    assert detect_task(write(tmp_path, {"a.csv": "\n".join(["text,meta", *lines])}))[0] == "generate"
+    lines = [f"some words about thing {n},{meta.replace('value', f'value {n}')}" for n in range(30)]
+    assert detect_task(write(tmp_path, {"a.csv": "\n".join(["title,meta", *lines])}))[0] == "generate"
 
 
 def test_a_missing_file_is_named(tmp_path):
