@@ -141,7 +141,7 @@ def assert_a_chat_model_keeps_both_older_texts(runs: Path, folder: Path) -> None
     recipe = folder / "run" / "recipe.toml"
     content = recipe.read_text(encoding="utf-8").partition("\n")[2]
     recipe.write_text(content.replace(str(runs / "writer"), str(folder / "run")), encoding="utf-8")
-    with pytest.raises(PenwrightError, match="is named as its own base"):
+    with pytest.raises(PenwrightError, match="names itself as its base"):
         old_texts(context.recipe)
     recipe.write_text(content.replace(str(runs / "writer"), str(folder / "gone")), encoding="utf-8")
     with pytest.raises(PenwrightError, match=r"--keep-old also needs the text of .*gone, .*leave out --keep-old"):

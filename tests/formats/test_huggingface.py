@@ -344,7 +344,7 @@ def test_missing_head_settings_have_their_defaults() -> None:
         ({"rope_scaling": {"type": "yarn", "factor": None}}, "rope_scaling = .*'factor': None"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 2.0}}, "has no low_freq_factor"),
         ({"rope_scaling": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor = 0.5"),
-        ({"rope_parameters": "linear"}, "RoPE settings 'linear' are not supported, only one flat table is"),
+        ({"rope_parameters": "linear"}, "RoPE settings 'linear' are not supported. They must be a single flat table"),
         ({"rope_parameters": {"full_attention": YARN}}, "RoPE settings .*full_attention.* are not supported"),
         ({"rms_norm_eps": float("nan")}, "eps: must be a finite number"),
         ({"architectures": ["BertModel"], "type_vocab_size": 3}, "type_vocab_size = 3 is not supported, only 2, 1"),

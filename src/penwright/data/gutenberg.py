@@ -12,8 +12,7 @@ NAME = r"OF (?:THE|THIS) PROJECT GUTENBERG"
 # A long title spans several lines.
 START = re.compile(rf"^\*\*\* ?START {NAME}(?:[^*]{{0,500}}\*\*\*)?[^\n]*\n?", re.MULTILINE)
 END = re.compile(rf"^(?:End of (?:the |this )?Project Gutenberg[^\n]*\n{{1,3}})?\*\*\* ?END {NAME}", re.MULTILINE)
-
-OURS = re.compile(r"Project\s+Gutenberg|gutenberg\.(?:org|net)", re.IGNORECASE)
+NOTICE = re.compile(r"Project\s+Gutenberg|gutenberg\.(?:org|net)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -48,5 +47,5 @@ def find_book(file: SourceFile) -> Book | None:
 
 
 def _is_notice(text: str) -> bool:
-    """Return whether a text outside the book belongs to Project Gutenberg. Another text is kept."""
-    return not text.strip() or bool(OURS.search(text))
+    """Return whether a text outside the book names Project Gutenberg. Any other text is kept."""
+    return not text.strip() or bool(NOTICE.search(text))

@@ -259,7 +259,7 @@ def state_of(run: Run) -> State:
     """Return the state of a run. Only its files are checked, since a different process may be training it."""
     with suppress(*DAMAGE):
         saved, last = run.checkpoints.all()[-1:], end_of(run, STEPS).last
-        if saved and saved[0].counters().is_finished and last.get("step", 0) <= saved[0].step:  # else it trains longer
+        if saved and saved[0].counters().is_finished and last.get("step", 0) <= saved[0].step:  # not trained further
             return "finished"
     if run.was_stopped or time.time() - _changed(run) >= QUIET:
         return "stopped"

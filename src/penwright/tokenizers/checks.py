@@ -20,7 +20,7 @@ MARKED_WORDS = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
 MOST_PIECES = 1 << 22  # maximum size of a vocabulary, far above that of any real one
 FOREIGN = "penwright"  # key in the tokenizer.json of another project; its value tells Penwright how to use the file
 LONGEST_PATTERN = 2_000  # maximum length of a regular expression, in characters
-MOST_GROWTH = 100  # the most characters that a normalizer and a pre-tokenizer may make of one; of a replacement, too
+MOST_GROWTH = 100  # maximum growth of a text by normalizer and pre-tokenizer; also the maximum length of a replacement
 GROWTH = {"BertNormalizer": 3, "ByteLevel": 4, "Metaspace": 2}  # the most characters that these steps make of one
 PLAIN = ("truncation", "padding")  # entries of a tokenizer.json that Penwright never writes
 

@@ -181,7 +181,7 @@ def _for_answers(recipe: Recipe, files: Sequence[str], say: Say) -> Recipe:
         return recipe
     try:
         task, reason = detect_task(files, encoding=recipe.data.encoding)
-    except PenwrightError:  # the file is read as running text
+    except PenwrightError:  # then the file is read as running text
         return recipe
     if task != "chat":
         return recipe

@@ -65,7 +65,7 @@ def old_texts(recipe: Recipe) -> list[OldText]:
     while recipe.finetuning and recipe.finetuning.keep_old:
         base = _open_older(found[-1]) if found else open_base(recipe)
         if any(base.run.folder.resolve() == old.run.folder.resolve() for old in found):
-            raise PenwrightError(f"{base.run.folder} is named as its own base. Restore its {RECIPE}")
+            raise PenwrightError(f"{base.run.folder} names itself as its base. Restore its {RECIPE}")
         recipe = with_resolved_paths(base.run, base.recipe)
         found.append(OldText(base.run, recipe, _old_corpus(base.run, recipe)))
     return found

@@ -171,7 +171,7 @@ class _ContentsStyles(XmlTarget[str]):
     style = ""
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
-        """Store the identifier of a style if its name, which is always English, says that it is for contents."""
+        """Store the identifier of a style whose name marks a table of contents. The name is always English."""
         if tag.replace(STRICT, W) == f"{W}style":
             self.style = _word_attribute(attributes, "styleId")
         elif tag.replace(STRICT, W) == f"{W}name" and _word_attribute(attributes, "val").lower().startswith("toc "):

@@ -35,7 +35,9 @@ def with_flat_rope(config: Config) -> Config:
     if not rope:
         return config
     if not isinstance(rope, Mapping) or any(isinstance(value, Mapping) for value in rope.values()):
-        raise PenwrightError(f"config.json: the RoPE settings {rope!r} are not supported, only one flat table is")
+        raise PenwrightError(
+            f"config.json: the RoPE settings {rope!r} are not supported. They must be a single flat table"
+        )
     if config.get(ORIGINAL) is not None:  # this key, too, has precedence in transformers
         rope = {**rope, ORIGINAL: config[ORIGINAL]}
     kind = str(rope.get("rope_type", rope.get("type", "default")))
