@@ -25,7 +25,7 @@ from penwright.training.auto.choices import Plan
 from penwright.training.observers import Observer
 from penwright.training.progress import LineProgress
 from penwright.training.trainer import StepReport, Trainer
-from penwright.workflows import load
+from penwright.workflows import compile_training, load
 from penwright.workflows import resume as resume_workflow
 from penwright.workflows import train as train_workflow
 from penwright.workflows.evaluate import evaluate, evaluation_context, is_trained_on, open_corpus_of
@@ -537,3 +537,14 @@ def test_resuming_with_other_data_is_refused(trained_run: Path) -> None:
     Path("other.txt").write_text("something else\n" * 99, encoding="utf-8")
     with pytest.raises(PenwrightError, match=r"on novel\.txt, not on other\.txt"):
         resume(trained_run, {"data": {"train": ["other.txt"]}, "training": {"steps": 1}})
+
+
+def test_another_process_takes_two_compiled_steps_and_saves_nothing(
+    trained_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[bool] = []
+    monkeypatch.setattr("penwright.training.trainer.compile_blocks", lambda model, dynamic: compiled.append(dynamic))
+    before = {path: path.stat().st_mtime_ns for path in trained_run.rglob("*")}
+    compile_training.compile_now(Run.open(trained_run))
+    assert compiled == [False]  # windows of running text have one shape
+    assert {path: path.stat().st_mtime_ns for path in trained_run.rglob("*")} == before

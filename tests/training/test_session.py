@@ -69,8 +69,10 @@ def test_check_after_each_step_can_end_the_session(run: Run, make_trainer: MakeT
 
     recorder = Recorder()
     trainer = make_trainer(training={"steps": 7})
+    session = Session(run, trainer, list, list, [recorder])
+    session.checks = [check]
     with pytest.raises(PenwrightError, match="enough"):
-        Session(run, trainer, list, list, [recorder], check).fit()
+        session.fit()
     assert recorder.steps == [1, 2, 3] and recorder.ended and not run.checkpoints.all()
 
 

@@ -23,6 +23,8 @@ from penwright.training.trainer import Trainer
 # Seconds between two checkpoints: minimum, maximum, and minimum per weight (large models take longer to save).
 LEAST_INTERVAL, MOST_INTERVAL, INTERVAL_PER_WEIGHT = 10.0, 300.0, 2e-6
 EVALUATIONS = 10  # default number of evaluations per run
+# fraction of a budget in minutes before the first evaluation; its unknown cost is then below a tenth of the time so far
+FIRST_EVALUATION = 1 / 6
 # Number of consecutive evaluations with overfitting after which the cooldown starts, and after which training stops.
 COOL_AFTER, STOP_AFTER = 2, 3
 # Evaluate after FRESH epochs, then each time the number of epochs has grown by the factor GROWTH.
@@ -50,17 +52,16 @@ class Session:
         evaluate: Callable[[], Sequence[Score]],
         sample: Callable[[], Sequence[Sample]],
         observers: Sequence[Observer],
-        check: Callable[[Trainer], object] = lambda trainer: None,
     ):
         """Prepare the session. `evaluate` and `sample` use the trainer's model.
 
-        The first score that `evaluate` returns ranks the checkpoints. `check` is called after each step, and may end
-        the session by an exception, before anything of that step is saved.
+        The first score that `evaluate` returns ranks the checkpoints. The functions in `checks` are called after each
+        step, and may end the session by an exception, before anything of that step is saved.
 
         Several ranks run the same session, but only rank 0 evaluates and writes to the run folder.
         """
         self.run, self.trainer, self.evaluate, self.sample, self.observers = run, trainer, evaluate, sample, observers
-        self.check = check
+        self.checks: list[Callable[[Trainer], object]] = []
         trainer.synchronize()
         self.last_evaluated_step, self.last_evaluated_at = trainer.state.step, trainer.state.seconds
         self.saved_step, self.saved_at = trainer.state.step, trainer.state.seconds
@@ -79,7 +80,7 @@ class Session:
                 self.trainer.should_stop = lambda: bool(received) or (self.is_main and self.run.is_stop_requested)
                 for report in self.trainer.steps():
                     notify(self.observers, "stepped", self.trainer, report)
-                    self.check(self.trainer)
+                    self._check()
                     self._keep_early()
                     if self._evaluation_is_due():
                         self.evaluate_now()
@@ -107,6 +108,10 @@ class Session:
         """Whether this process is rank 0."""
         return self.trainer.ranks.is_main
 
+    def _check(self) -> None:
+        for check in self.checks:
+            check(self.trainer)
+
     def _is_asked_to_stop(self) -> bool:
         """Return whether to stop after this step. Several ranks make this decision together, during the step."""
         return self.trainer.stops if self.trainer.ranks.size > 1 else self.trainer.should_stop()
@@ -126,7 +131,8 @@ class Session:
         since = state.seconds - self.last_evaluated_at
         if since < 20 * cost and cost > CHEAP * budget:  # slow evaluations may take up to 5 % of the time
             return False
-        return since >= max(20 * cost, budget / EVALUATIONS) or self._epochs_have_grown()
+        interval = max(20 * cost, budget / EVALUATIONS) if cost else budget * FIRST_EVALUATION
+        return since >= interval or self._epochs_have_grown()
 
     def _passes_epoch_mark(self) -> bool:
         """Return whether this step passes epoch 2, 3, 4.5, ...: in a long run, the best epoch is often an early one."""

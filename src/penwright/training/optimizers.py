@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from penwright.config import AdamW, Muon, Optimizer
+from penwright.config import AdamW, Muon, Optimizer, Recipe
 from penwright.model.block import Block
 from penwright.model.weights import weights_of
 from penwright.training.cuda_graphs import TrainingGraphs
@@ -254,3 +254,10 @@ class BaseAverage(WeightAverage):
         """Compute the mean again, with the current weights."""
         average, base, current = (locals_of([*each.values()]) for each in (self.average, self.base, self.current))
         torch._foreach_copy_(average, torch._foreach_lerp(current, base, self.base_weight))
+
+
+def make_average(model: nn.Module, recipe: Recipe) -> WeightAverage | None:
+    """Return the average of the weights that the recipe asks for, or None."""
+    if recipe.finetuning and recipe.finetuning.base_weight:
+        return BaseAverage(model, recipe.finetuning.base_weight)
+    return WeightAverage(model, recipe.training.ema_decay) if recipe.training.ema_decay else None

@@ -33,7 +33,7 @@ from penwright.training.budget import Budget, TrainState
 from penwright.training.cuda_graphs import training_graphs
 from penwright.training.distributed.parallel import Parallelism, ShardedSaver, full, gathered, like, parallelize
 from penwright.training.distributed.ranks import is_lost_connection, synchronized
-from penwright.training.optimizers import BaseAverage, Optimizers, WeightAverage
+from penwright.training.optimizers import Optimizers, make_average
 
 # fraction of the budget after which `training.consistency` applies: before, more steps are worth more
 CONSISTENT_FROM = 0.5
@@ -56,7 +56,13 @@ class Trainer:
     """A trainer that takes optimizer steps until the budget is spent. Its caller may stop after any step."""
 
     def __init__(
-        self, model: Model, batches: AnyBatches, recipe: Recipe, machine: Machine, teachers: Sequence[Model] = ()
+        self,
+        model: Model,
+        batches: AnyBatches,
+        recipe: Recipe,
+        machine: Machine,
+        teachers: Sequence[Model] = (),
+        compiles_later: bool = False,  # whether the caller calls `compile()` after the first steps
     ):
         self.model, self.batches, self.machine = model, batches, machine
         self.ranks, self.seed = machine.ranks, recipe.seed
@@ -82,8 +88,10 @@ class Trainer:
         taught = Teachers([teacher.eval() for teacher in teachers], weight) if teachers else None
         self.unit = "texts" if recipe.task == "classify" else "tokens"  # unit of the throughput in messages
         self.prefetcher = Prefetcher(batches, self.settings.accumulate, machine.device)
-        if self.settings.compile == "on":
-            compile_blocks(self.model, dynamic=recipe.task != "generate")
+        self.has_fixed_shapes = recipe.task == "generate"
+        self.awaits_compilation = compiles_later and self.settings.compile == "on"
+        if self.settings.compile == "on" and not compiles_later:
+            self.compile()
         recomputes = self.settings.activation_checkpointing
         for module in self.model.modules():
             if isinstance(module, Stack):
@@ -94,14 +102,13 @@ class Trainer:
             self._backward, self.model, machine.device, self.ranks, recipe.task, recomputes=recomputes
         )
         self.optimizers = Optimizers(self.model, recipe.optimizer, machine.precision, machine.ranks)
-        self.average = self._make_average(recipe) if self.ranks.is_main or self.is_sharded else None
+        self.average = make_average(self.model, recipe) if self.ranks.is_main or self.is_sharded else None
         self.budget = Budget(self.settings, recipe.schedule, batches, self.ranks.size)
 
-    def _make_average(self, recipe: Recipe) -> WeightAverage | None:
-        """Return the average of the weights that the recipe asks for, or None."""
-        if recipe.finetuning and recipe.finetuning.base_weight:
-            return BaseAverage(self.model, recipe.finetuning.base_weight)
-        return WeightAverage(self.model, self.settings.ema_decay) if self.settings.ema_decay else None
+    def compile(self) -> None:
+        """Compile the blocks at the next step."""
+        compile_blocks(self.model, dynamic=not self.has_fixed_shapes)
+        self.awaits_compilation = False
 
     @property
     def state(self) -> TrainState:

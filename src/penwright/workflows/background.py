@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import gettempdir
@@ -56,7 +57,7 @@ def compile_in_background(run: Run, precision: Precision) -> subprocess.Popen[by
     little processor time. The same holds while another process compiles, for a day after a failure, and if
     `PENWRIGHT_COMPILE` is "off".
     """
-    if not _is_possible():
+    if not is_possible():
         return None
     with shapes_only():
         model = _model_of(run, precision)
@@ -67,7 +68,8 @@ def compile_in_background(run: Run, precision: Precision) -> subprocess.Popen[by
             with (toolchain.trusted_folder() / LOCK).open("a") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the process that compiles inherits the lock
                 _write_shape(lock, model)
-                return _start(run.folder.absolute(), precision, lock.fileno())
+                arguments = [str(run.folder.absolute()), precision, str(torch.get_num_threads())]
+                return start_process(__name__, arguments, [lock.fileno()])
     return None
 
 
@@ -78,12 +80,18 @@ def stop_compiling(compiler: subprocess.Popen[bytes]) -> None:
     folder, leftovers = cache_folder("compiled"), list[Path]()
     with suppress(OSError):  # the process still holds the lock, so the key in it is its own
         leftovers.append(_failure_of((folder / LOCK).read_text(encoding="ascii")[:KEY_LENGTH]))
-    with suppress(ProcessLookupError):  # it has just ended
-        os.killpg(compiler.pid, signal.SIGKILL)
-    compiler.wait()
+    kill_group(compiler)
     for leftover in (*leftovers, *folder.glob(f"*.{compiler.pid}.pt2")):  # a killed process cannot delete its files
         with suppress(OSError):
             leftover.unlink()
+
+
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process that `start_process` started, with the processes that it runs."""
+    if process.poll() is None:
+        with suppress(ProcessLookupError):  # it has just ended
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def compile_alone(model: DecoderOnly | EncoderDecoder, say: Say = say_nothing) -> None:
@@ -112,7 +120,7 @@ def _write_shape(lock: IO[str], model: DecoderOnly | EncoderDecoder) -> None:
 
 def can_be_compiled(model: DecoderOnly | EncoderDecoder) -> bool:
     """Return whether a background process may compile the decoding steps of this model."""
-    return _is_possible() and _is_worthwhile(model) and not _shortage(model)
+    return is_possible() and _is_worthwhile(model) and not _shortage(model)
 
 
 def _is_worthwhile(model: DecoderOnly | EncoderDecoder) -> bool:
@@ -131,7 +139,8 @@ def _shortage(model: DecoderOnly | EncoderDecoder) -> str:
     return "" if available_memory() >= needed else f"this takes about {needed / 1e9:.2g} GB of memory"
 
 
-def _is_possible() -> bool:
+def is_possible() -> bool:
+    """Return whether processes can compile in the background on this system."""
     return fcntl is not None and os.environ.get(SWITCH) != "off" and not toolchain.missing_requirement()
 
 
@@ -171,16 +180,18 @@ def _why_not_compiled(model: DecoderOnly | EncoderDecoder) -> str:
     return ""
 
 
-def _start(folder: Path, precision: Precision, lock: int) -> subprocess.Popen[bytes]:
-    """Start the process that compiles. With `-P`, Python imports no modules from its working folder."""
-    arguments = [str(folder), precision, str(torch.get_num_threads())]
+def start_process(module: str, arguments: Sequence[str], locks: Sequence[int] = ()) -> subprocess.Popen[bytes]:
+    """Run a module in a new process, which inherits the locks (file descriptors).
+
+    With `-P`, Python imports no modules from its working folder.
+    """
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", __name__, *arguments],
+        [sys.executable, "-P", "-m", module, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         cwd=gettempdir(),
-        pass_fds=[lock],
+        pass_fds=locks,
         start_new_session=True,
     )
 

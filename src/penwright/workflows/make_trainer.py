@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from time import time_ns
 
@@ -9,16 +10,17 @@ import torch
 
 from penwright.config import Recipe
 from penwright.data.corpus import Labelled
+from penwright.devices import available_memory
 from penwright.errors import PenwrightError, UsageError
 from penwright.model import Model, make_model
 from penwright.model.size import size_of
 from penwright.model.transformer import DecoderOnly, EncoderOnly
 from penwright.model.weights import freeze_embeddings, start_from_bigrams
 from penwright.run.checkpoint_folder import CHECKPOINTS
-from penwright.run.checkpoints import folder_name
+from penwright.run.checkpoints import Checkpoint, folder_name
 from penwright.run.folder import CORPUS, JOB, TOKENIZER, Run
 from penwright.run.provenance import corpus_record
-from penwright.tasks import TASKS, AnyCorpus, RunContext, make_card, token_store
+from penwright.tasks import TASKS, AnyCorpus, RunContext, make_card, reading_of, token_store
 from penwright.tasks.chat import longest_conversation
 from penwright.text import count
 from penwright.tokenizers import Tokenizer
@@ -28,9 +30,10 @@ from penwright.training.distributed.parallel import SHARDED_TASKS, ShardedSaver,
 from penwright.training.distributed.ranks import Ranks
 from penwright.training.observers import Observer, notify
 from penwright.training.trainer import Trainer
-from penwright.workflows.evaluate import is_trained_on
+from penwright.workflows.background import COMPILER_BYTES, is_possible
+from penwright.workflows.evaluate import is_trained_on, require_unchanged
 from penwright.workflows.finetune import start_from_base
-from penwright.workflows.load import load, open_base
+from penwright.workflows.load import load, open_base, require_shapes
 from penwright.workflows.old_text import with_old_text
 
 FILES_OF_RANKS = (TOKENIZER, CORPUS)  # files of the run folder that rank 0 sends to the other ranks
@@ -63,6 +66,24 @@ def make_context(
     return RunContext(
         recipe, corpus, tokenizer, training, held_out, model.to(device), device, card, has_new_head=has_new_head
     )
+
+
+def reopen(
+    run: Run, recipe: Recipe, machine: Machine, checkpoint: Checkpoint | None = None, *, is_new: bool = False
+) -> RunContext:
+    """Open the corpus and the tokenizer, and initialize the model. Raise PenwrightError if the text has changed."""
+    torch.manual_seed(recipe.seed)
+    corpus = TASKS[recipe.task].open_corpus(recipe.data.train, reading_of(recipe, corpus_record(run).columns))
+    advice = "Restore the original data to resume, or train a new run with a different --run."
+    require_unchanged(run, corpus, advice)
+    tokenizer = Tokenizer.load(run.tokenizer_path)
+    if checkpoint:
+        require_shapes(checkpoint, recipe, tokenizer.vocab_size, len(corpus.labels))
+    context = make_context(recipe, corpus, tokenizer, machine.device, is_new=is_new)
+    card = corpus_record(run).card  # its limit and languages may be those of the base
+    limit, languages, hints = card.max_source_tokens, card.languages, card.hints
+    card = replace(context.card, max_source_tokens=limit, languages=languages, hints=hints)
+    return replace(context, card=card)
 
 
 def _measure_labels(model: EncoderOnly, corpus: AnyCorpus) -> None:
@@ -103,12 +124,27 @@ def make_trainer(
             work["shared"] = shared = str(_temporary_folder(run))
     ranks.gather_at_start(work)
     batches = with_old_text(context, TASKS[recipe.task].batches(context, context.training))
-    trainer = Trainer(context.model, batches, recipe, machine, _teachers(context))
+    later = compiles_later(recipe, machine, context.tokenizer.vocab_size, max(1, len(context.corpus.labels)))
+    trainer = Trainer(context.model, batches, recipe, machine, _teachers(context), compiles_later=later)
     if context.is_trained:
         trainer.state.total_steps = 0
     if shared is not None:
         trainer.saver = _make_saver(ranks, Path(shared), observers)
     return trainer
+
+
+def compiles_later(recipe: Recipe, machine: Machine, vocab_size: int, n_labels: int) -> bool:
+    """Return whether another process can compile the training steps while this process takes the first ones.
+
+    It needs a processor and memory of its own. The clock decides which steps are compiled, so runs of a given number
+    of steps, which are repeatable, do not need it. Adapters are compiled only in long runs.
+    """
+    if machine.device.type != "cpu" or machine.ranks.size > 1 or recipe.training.minutes is None or recipe.lora:
+        return False
+    if torch.get_num_threads() < 2 or not is_possible():
+        return False
+    size = size_of(recipe.task, vocab_size, recipe.model, recipe.training.tokens_at_once, n_labels)
+    return available_memory() >= size.training_bytes + COMPILER_BYTES
 
 
 def require_dropout(recipe: Recipe) -> None:

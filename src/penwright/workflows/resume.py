@@ -3,12 +3,9 @@
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from tempfile import TemporaryDirectory
-
-import torch
 
 from penwright.application import Application
 from penwright.config import BUDGETS, Recipe, Table, merge, one_or_more, validate
@@ -20,17 +17,15 @@ from penwright.run.folder import Run
 from penwright.run.provenance import corpus_record, require_made_with
 from penwright.run.records import METRICS, is_overfitted
 from penwright.storage import require_writable_cache
-from penwright.tasks import TASKS, RunContext, reading_of
-from penwright.tokenizers import Tokenizer
+from penwright.tasks import RunContext
 from penwright.training.auto.machine import Machine, choose_compilation, choose_machine
 from penwright.training.distributed.launcher import enter_rank
 from penwright.training.distributed.ranks import join
 from penwright.training.loop import Session
 from penwright.training.observers import Observer, notify
 from penwright.training.trainer import Trainer
-from penwright.workflows.evaluate import require_unchanged, with_resolved_paths
-from penwright.workflows.load import require_shapes
-from penwright.workflows.make_trainer import has_extended, make_context, make_trainer
+from penwright.workflows.evaluate import with_resolved_paths
+from penwright.workflows.make_trainer import has_extended, make_trainer, reopen
 from penwright.workflows.new_head import fit_head
 from penwright.workflows.plan import apply_changes
 from penwright.workflows.train import add_linear, fit
@@ -113,30 +108,12 @@ def _reopen(
     """Open the corpus and the files of the run. Raise PenwrightError if they have changed since training."""
     if checkpoint:
         require_made_with(checkpoint, run, recipe)
-    context = _reopen_text(run, recipe, machine, checkpoint, is_new=checkpoint is None)
+    context = reopen(run, recipe, machine, checkpoint, is_new=checkpoint is None)
     if recipe.task == "classify" and recipe.model.ngrams:
         add_linear(context, run, observers)
     if checkpoint is None and context.has_new_head:
         fit_head(context, observers)
     return context
-
-
-def _reopen_text(
-    run: Run, recipe: Recipe, machine: Machine, checkpoint: Checkpoint | None = None, *, is_new: bool = False
-) -> RunContext:
-    """Open the corpus and the tokenizer, and initialize the model. Raise PenwrightError if the text has changed."""
-    torch.manual_seed(recipe.seed)
-    corpus = TASKS[recipe.task].open_corpus(recipe.data.train, reading_of(recipe, corpus_record(run).columns))
-    advice = "Restore the original data to resume, or train a new run with a different --run."
-    require_unchanged(run, corpus, advice)
-    tokenizer = Tokenizer.load(run.tokenizer_path)
-    if checkpoint:
-        require_shapes(checkpoint, recipe, tokenizer.vocab_size, len(corpus.labels))
-    context = make_context(recipe, corpus, tokenizer, machine.device, is_new=is_new)
-    card = corpus_record(run).card  # its limit and languages may be those of the base
-    limit, languages, hints = card.max_source_tokens, card.languages, card.hints
-    card = replace(context.card, max_source_tokens=limit, languages=languages, hints=hints)
-    return replace(context, card=card)
 
 
 def follow() -> bool:
@@ -159,7 +136,7 @@ def _follow_run(work: Record) -> None:
         for name, content in work["files"].items():
             (run.folder / Path(name).name).write_text(content, encoding="utf-8")
         machine = choose_machine(recipe.training)
-        trainer = make_trainer(_reopen_text(run, recipe, machine), machine, run, shared=work.get("shared"))
+        trainer = make_trainer(reopen(run, recipe, machine), machine, run, shared=work.get("shared"))
         if work["resumes"]:
             trainer.load(None)
         session = Session(run, trainer, list, list, [])

@@ -34,6 +34,7 @@ from penwright.training.loop import Session
 from penwright.training.observers import Observer, StepLog, notify
 from penwright.training.trainer import Trainer
 from penwright.workflows.background import compilation_note, compile_in_background, stop_compiling
+from penwright.workflows.compile_training import compiling_beside
 from penwright.workflows.finetune import origin_of_base
 from penwright.workflows.load import load, open_base
 from penwright.workflows.make_trainer import advice_on_memory, evaluates_first, make_context, make_trainer, skipped_text
@@ -70,6 +71,7 @@ class _PaceCheck:
         self._plan, self._replan = plan, prepared.replan if is_checked else None
         # a classifier's steps count texts, not tokens
         self._n_planned = plan.epochs * prepared.corpus.n_training if plan.recipe.task == "classify" else plan.tokens
+        self._n_steps = 0  # number of steps since compilation
         self._first, self._start = 0.0, (0, 0.0)
 
     def __call__(self, trainer: Trainer) -> None:
@@ -78,9 +80,10 @@ class _PaceCheck:
         Raises _LargerModelFits if a larger model fits into the rest of the budget.
         """
         minutes, state, replan = trainer.settings.minutes, trainer.state, self._replan
-        if state.step == FIRST_STEPS:  # the measurement starts late, because the first steps include compilation
+        self._n_steps = 0 if trainer.awaits_compilation else self._n_steps + 1
+        if self._n_steps == FIRST_STEPS:  # the measurement starts late, because the first steps include compilation
             self._first, self._start = state.seconds, (state.targets, state.seconds)
-        if replan is None or minutes is None or state.step <= FIRST_STEPS:
+        if replan is None or minutes is None or self._n_steps <= FIRST_STEPS:
             return
         targets, seconds = state.targets - self._start[0], state.seconds - self._start[1]
         left, is_last = minutes - state.seconds / 60, state.seconds - self._first >= WATCHED * 60 * minutes
@@ -228,9 +231,7 @@ def fit(
     parts, scoring = TASKS[context.recipe.task], scoring_of(context.recipe)
     run.checkpoints.made_with = made_with(run, context.recipe)
     watching = [StepLog(run), *observers]
-    session = Session(
-        run, trainer, lambda: scoring.quick_evaluate(context), lambda: parts.sample(context), watching, check
-    )
+    session = Session(run, trainer, lambda: scoring.quick_evaluate(context), lambda: parts.sample(context), watching)
     if context.recipe.finetuning and evaluates_first(context, resumes=bool(run.checkpoints.all())):
         start = session.evaluate_now()  # saves the checkpoint of step 0, which is the best so far
         note = f"{context.recipe.finetuning.base}, before fine-tuning"
@@ -238,7 +239,12 @@ def fit(
             to_beat = [*to_beat, score._replace(note=note)]
             notify(observers, "message", f"to beat: {score.name} {score.value:.3f} ({note})")
     n_threads = trainer.machine.decoding_threads or torch.get_num_threads()
-    with _compiling_early(run, context, n_threads, observers), advise_on_out_of_memory():
+    with (
+        _compiling_early(run, context, n_threads, observers),
+        compiling_beside(run, trainer, observers) as switch,
+        advise_on_out_of_memory(),
+    ):
+        session.checks = [switch, check]
         session.fit()
     if context.recipe.lora:  # free the memory of the base model, which is large and is loaded again below
         context.model.to("meta")

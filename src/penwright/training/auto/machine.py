@@ -190,7 +190,7 @@ def choose_compilation(device: torch.device, seconds: float, *, has_adapters: bo
         return False, f"compiling would save a third of the time, but {missing}"
     if device.type == "cuda":
         return True, "faster on a GPU"
-    return True, "takes a minute or two the first time, then saves a third of the time"
+    return True, "saves a third of the time, after a minute or two of compilation the first time"
 
 
 def compile_blocks(model: nn.Module, *, dynamic: bool) -> None:
