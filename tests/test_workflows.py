@@ -16,6 +16,7 @@ from penwright.data.corpus import Columns, ReadingOptions
 from penwright.data.parallel import open_pairs
 from penwright.errors import PenwrightError, UsageError
 from penwright.evaluation.scores import Score
+from penwright.native.toolchain import INDUCTOR_CACHE_VARIABLE
 from penwright.run.checkpoint_folder import CheckpointFolder
 from penwright.run.folder import CORPUS, Run
 from penwright.run.provenance import CorpusRecord
@@ -539,12 +540,16 @@ def test_resuming_with_other_data_is_refused(trained_run: Path) -> None:
         resume(trained_run, {"data": {"train": ["other.txt"]}, "training": {"steps": 1}})
 
 
-def test_another_process_takes_two_compiled_steps_and_saves_nothing(
-    trained_run: Path, monkeypatch: pytest.MonkeyPatch
+def test_another_process_takes_two_compiled_steps_and_saves_nothing_in_the_run(
+    trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled: list[bool] = []
     monkeypatch.setattr("penwright.training.trainer.compile_blocks", lambda model, dynamic: compiled.append(dynamic))
+    monkeypatch.setenv(INDUCTOR_CACHE_VARIABLE, str(tmp_path))
     before = {path: path.stat().st_mtime_ns for path in trained_run.rglob("*")}
-    compile_training.compile_now(Run.open(trained_run))
+    run = Run.open(trained_run)
+    assert not compile_training._marker(run.recipe).exists()
+    compile_training.compile_now(run, torch.get_num_threads())
     assert compiled == [False]  # windows of running text have one shape
     assert {path: path.stat().st_mtime_ns for path in trained_run.rglob("*")} == before
+    assert compile_training._marker(run.recipe).exists()

@@ -7,8 +7,9 @@ from penwright.model.size import size_of
 from penwright.native import toolchain
 from penwright.text import rounded
 from penwright.training.auto import capacity
-from penwright.training.auto.capacity import LADDER, Facts
+from penwright.training.auto.capacity import LADDER
 from penwright.training.auto.choices import Plan
+from penwright.training.auto.facts import Facts
 from penwright.training.auto.planner import make_plan
 
 SHAKESPEARE = Facts("generate", n_examples=1, n_bytes=1_000_000, n_distinct=65)
@@ -64,8 +65,8 @@ def test_given_choices_of_a_plan_lead_to_the_same_model_at_any_speed(facts: Fact
         given[table][name] = value
     for speed in (slow, SPEED, fast):
         again = plan_for(facts, speed, **given)
-        assert again.size == plan.size and again.vocab_size == plan.vocab_size, speed
-    assert plan_for(facts, slow).size != plan.size, "without them, the size depends on the speed"
+        assert again.size.parameters == plan.size.parameters and again.vocab_size == plan.vocab_size, speed
+    assert plan_for(facts, slow).size.parameters != plan.size.parameters, "without them, the size depends on the speed"
 
 
 def test_given_setting_is_kept_when_the_type_of_its_table_is_chosen() -> None:
@@ -332,6 +333,21 @@ def test_larger_models_are_timed_on_a_gpu() -> None:
     medium = validate(ModelSettings, dict(SIZES["medium"]), "here")
     n_tokens = 1.01 * size_of("generate", 8192, medium).matrix_parameters
     assert plan_on_gpu(n_tokens / (0.6 * 60 * 10), minutes=10).recipe.model.d_model == medium.d_model
+
+
+@pytest.mark.parametrize(
+    ("speed", "given", "batch_tokens"),
+    [
+        (SPEED, {"training": {"minutes": 10}}, 4096),
+        (SPEED / 8, {"training": {"minutes": 10}}, 2048),
+        (SPEED / 8, {"training": {"minutes": 10, "batch_tokens": 8192}}, 8192),
+        (SPEED / 8, {"training": {"steps": 100}}, 4096),
+        (SPEED / 8, {"training": {"minutes": 10}, "finetuning": {"base": "runs/base"}}, 4096),
+    ],
+    ids=["many steps", "few steps", "a given size", "a number of steps", "fine-tuning"],
+)
+def test_new_writer_with_few_steps_has_smaller_batches(speed: float, given: Table, batch_tokens: int) -> None:
+    assert plan_for(NOVELS, speed, **given).recipe.training.batch_tokens == batch_tokens
 
 
 def test_no_budget_is_short_on_a_gpu() -> None:

@@ -38,7 +38,7 @@ def stored_file(path: str | Path) -> Path:
     A pipe can be read only once, so its copy is kept until the process ends.
     """
     path = Path(path)
-    if _is_pipe(path):
+    if is_pipe(path):
         return copy_once(("pipe", str(path)), str(path), lambda: _blocks_of_pipe(path))
     archive = archive_of(path)
     if archive:
@@ -116,7 +116,7 @@ def raw_blocks(path: Path, name: str, size: int = BLOCK, begin: int = 0) -> Iter
         raise PenwrightError(f"{name} cannot be read: {error.strerror or error}") from None
 
 
-def _is_pipe(path: Path) -> bool:
+def is_pipe(path: Path) -> bool:
     """Return whether the path is standard input, a pipe, a socket or a character device."""
     if str(path) == STANDARD_INPUT:
         return True

@@ -23,7 +23,8 @@ from penwright.training.trainer import Trainer
 # Seconds between two checkpoints: minimum, maximum, and minimum per weight (large models take longer to save).
 LEAST_INTERVAL, MOST_INTERVAL, INTERVAL_PER_WEIGHT = 10.0, 300.0, 2e-6
 EVALUATIONS = 10  # default number of evaluations per run
-# fraction of a budget in minutes before the first evaluation; its unknown cost is then below a tenth of the time so far
+# Fraction of a budget in minutes before the first evaluation by time. Its cost is not yet known; in experiments, it was
+# below a tenth of the time so far.
 FIRST_EVALUATION = 1 / 6
 # Number of consecutive evaluations with overfitting after which the cooldown starts, and after which training stops.
 COOL_AFTER, STOP_AFTER = 2, 3

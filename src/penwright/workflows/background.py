@@ -39,6 +39,7 @@ MOST_PARAMETERS = 300_000_000  # maximum number of parameters; larger models tak
 # Memory in bytes for compiling while another process trains the model. Compiling alone takes about 4 bytes for each
 # parameter, plus 1.4 GB (measured with 97 million parameters).
 BYTES_PER_PARAMETER, COMPILER_BYTES = 16, 2e9
+FOLDERS = ("PENWRIGHT_CACHE", toolchain.INDUCTOR_CACHE_VARIABLE)  # environment variables that name folders
 NICENESS = 10  # nice value where there is no idle priority: other programs get about ten times as much processor time
 # Nice values do not help against a limit on processor time, as in a container: all its processes share the time. If
 # the limit is below this number of processors, nothing is compiled in the background.
@@ -180,17 +181,21 @@ def _why_not_compiled(model: DecoderOnly | EncoderDecoder) -> str:
     return ""
 
 
-def start_process(module: str, arguments: Sequence[str], locks: Sequence[int] = ()) -> subprocess.Popen[bytes]:
-    """Run a module in a new process, which inherits the locks (file descriptors).
+def start_process(
+    module: str, arguments: Sequence[str], locks: Sequence[int] = (), **variables: str
+) -> subprocess.Popen[bytes]:
+    """Run a module in a new process with these environment variables; it inherits the locks (file descriptors).
 
     With `-P`, Python imports no modules from its working folder.
     """
+    folders = {name: str(Path(os.environ[name]).absolute()) for name in FOLDERS if os.environ.get(name)}
     return subprocess.Popen(
         [sys.executable, "-P", "-m", module, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         cwd=gettempdir(),
+        env={**os.environ, **folders, **variables},
         pass_fds=locks,
         start_new_session=True,
     )

@@ -1,17 +1,23 @@
 """Compilation of the training steps in another process, while this process takes the first steps uncompiled."""
 
+import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from hashlib import sha256
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic
 
 import torch
 
-from penwright.native import toolchain
+from penwright.config import Recipe
+from penwright.native.toolchain import INDUCTOR_CACHE_VARIABLE, set_inductor_cache
 from penwright.run.folder import Run
-from penwright.training.auto.machine import choose_machine
+from penwright.training.auto.machine import PAYS_FROM, choose_machine
 from penwright.training.observers import Observer, notify
 from penwright.training.trainer import Trainer
 from penwright.workflows.background import kill_group, start_process
@@ -19,59 +25,103 @@ from penwright.workflows.evaluate import with_resolved_paths
 from penwright.workflows.make_trainer import make_trainer, reopen
 
 COMPILED_STEPS = 2  # number of steps that the other process takes; torch may compile again for the second batch
+MOST_WAITING = 0.5  # maximum share of the remaining budget that the other process may take
+LEAST_LEFT = 60.0  # minimum remaining seconds for reading the compiled code, which takes up to 15 seconds
 
 
 @contextmanager
 def compiling_beside(run: Run, trainer: Trainer, observers: Sequence[Observer]) -> Iterator[Callable[[Trainer], None]]:
     """Yield a function to call after each step. It compiles the steps once another process has filled torch's cache.
 
-    Meanwhile, training leaves one processor to that process.
+    Meanwhile, training leaves one processor to that process. The steps are compiled at once if they were compiled
+    before, or if little of the budget is left.
     """
-    if trainer.awaits_compilation and trainer.state.total_steps is not None:  # resumed, and its end is known
-        trainer.compile()
-    if not trainer.awaits_compilation:
-        yield lambda trainer: None
-        return
-    n_threads = torch.get_num_threads()
-    toolchain.set_inductor_cache()  # for both processes
-    process = start_process(__name__, [str(run.folder.absolute()), str(n_threads)])
-    notify(observers, "message", "another process compiles the training steps; until then, they take longer")
-    torch.set_num_threads(n_threads - 1)
-    try:
-        yield _Switch(process, n_threads, observers)
-    finally:
-        torch.set_num_threads(n_threads)
-        kill_group(process)
+    left, n_threads, process = _seconds_left(trainer), torch.get_num_threads(), None
+    with TemporaryDirectory(prefix="penwright-", ignore_cleanup_errors=True) as folder:
+        if trainer.awaits_compilation and left >= PAYS_FROM:
+            set_inductor_cache()  # for both processes
+            if not _marker(run.recipe).exists():
+                arguments = [str(run.folder.absolute()), str(n_threads)]
+                with suppress(OSError):  # the system refuses another process
+                    process = start_process(__name__, arguments, TMPDIR=folder)  # copies of texts are deleted with it
+        try:
+            if process:
+                notify(
+                    observers,
+                    "message",
+                    "another process is compiling the training steps, which take longer until then",
+                )
+                torch.set_num_threads(n_threads - 1)
+            elif trainer.awaits_compilation:
+                trainer.compile()
+            yield _Switch(process, monotonic() + MOST_WAITING * left, n_threads, observers)
+        finally:
+            torch.set_num_threads(n_threads)
+            if process:
+                kill_group(process)
+
+
+def _seconds_left(trainer: Trainer) -> float:
+    """Return the remaining seconds of a budget in minutes."""
+    state = trainer.state
+    return 60 * (trainer.settings.minutes or 0.0) - (state.seconds - state.first_second)
 
 
 class _Switch:
     """A check after each step that compiles the steps as soon as another process has done so."""
 
-    def __init__(self, process: subprocess.Popen[bytes], n_threads: int, observers: Sequence[Observer]):
-        self._process, self._n_threads, self._observers = process, n_threads, observers
+    def __init__(
+        self, process: subprocess.Popen[bytes] | None, end: float, n_threads: int, observers: Sequence[Observer]
+    ):
+        """Wait for the process until `end`, in seconds of the monotonic clock."""
+        self._process, self._end, self._n_threads, self._observers = process, end, n_threads, observers
         self._is_measured = False
 
     def __call__(self, trainer: Trainer) -> None:
         if trainer.awaits_compilation:
-            if self._process.poll() is not None:  # if it failed, this process compiles alone
-                torch.set_num_threads(self._n_threads)
-                trainer.compile()
-                notify(self._observers, "message", "training steps are compiled from now on")
+            self._compile_if_ready(trainer)
         elif not self._is_measured:  # the first compiled step, which read the compiled code, is over
             self._is_measured = True
-            trainer.budget.measure_again()
+            if trainer.settings.compile == "on" and trainer.ranks.size == 1:  # ranks measure alike
+                trainer.budget.measure_again()
+
+    def _compile_if_ready(self, trainer: Trainer) -> None:
+        code = self._process.poll() if self._process else 0
+        if code is None and monotonic() < self._end:
+            return
+        torch.set_num_threads(self._n_threads)
+        if _seconds_left(trainer) < (LEAST_LEFT if code == 0 else PAYS_FROM) or code is None:
+            trainer.awaits_compilation = False
+            notify(self._observers, "message", "too little time is left to compile the training steps")
+            if self._process:
+                kill_group(self._process)
+            return
+        how = (
+            "are compiled from now on" if code == 0 else "could not be compiled by another process; compiling them now"
+        )
+        trainer.compile()
+        notify(self._observers, "message", f"training steps {how}")
 
 
-def compile_now(run: Run) -> None:
+def _marker(recipe: Recipe) -> Path:
+    """Return the path of an empty file that exists if the steps of this recipe have been compiled on this machine."""
+    training = recipe.training
+    sizes = [training.tokens_at_once, training.precision, training.activation_checkpointing, torch.get_num_threads()]
+    key = json.dumps([torch.__version__, recipe.task, recipe.model.model_dump(mode="json"), *sizes])
+    return Path(os.environ[INDUCTOR_CACHE_VARIABLE]) / f"steps-{sha256(key.encode()).hexdigest()[:16]}"
+
+
+def compile_now(run: Run, n_threads: int) -> None:
     """Take the first steps of a run with compilation, without saving anything, to fill torch's cache."""
     recipe = with_resolved_paths(run, run.recipe)
     machine = choose_machine(recipe.training)
+    torch.set_num_threads(n_threads)  # compiled code depends on the number of threads
     trainer = make_trainer(reopen(run, recipe, machine), machine, run)
     trainer.compile()
     for _ in islice(trainer.steps(), COMPILED_STEPS):
         pass
+    _marker(run.recipe).touch()
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(int(sys.argv[2]))  # compiled code depends on the number of threads
-    compile_now(Run.open(Path(sys.argv[1])))
+    compile_now(Run.open(Path(sys.argv[1])), int(sys.argv[2]))

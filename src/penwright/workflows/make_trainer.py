@@ -9,6 +9,7 @@ from time import time_ns
 import torch
 
 from penwright.config import Recipe
+from penwright.data.blocks import is_pipe
 from penwright.data.corpus import Labelled
 from penwright.devices import available_memory
 from penwright.errors import PenwrightError, UsageError
@@ -136,15 +137,17 @@ def make_trainer(
 def compiles_later(recipe: Recipe, machine: Machine, vocab_size: int, n_labels: int) -> bool:
     """Return whether another process can compile the training steps while this process takes the first ones.
 
-    It needs a processor and memory of its own. The clock decides which steps are compiled, so runs of a given number
-    of steps, which are repeatable, do not need it. Adapters are compiled only in long runs.
+    It needs a processor and memory of its own, and reads the text again, which pipes do not allow. The clock decides
+    which steps are compiled, so runs of a given number of steps, which are repeatable, do not need it. Adapters are
+    compiled only in long runs.
     """
     if machine.device.type != "cpu" or machine.ranks.size > 1 or recipe.training.minutes is None or recipe.lora:
         return False
-    if torch.get_num_threads() < 2 or not is_possible():
+    has_pipes = any(is_pipe(Path(path)) for path in (*recipe.data.train, *recipe.data.validation))
+    if torch.get_num_threads() < 2 or recipe.distillation or has_pipes or not is_possible():
         return False
     size = size_of(recipe.task, vocab_size, recipe.model, recipe.training.tokens_at_once, n_labels)
-    return available_memory() >= size.training_bytes + COMPILER_BYTES
+    return available_memory() >= 2 * size.training_bytes + COMPILER_BYTES
 
 
 def require_dropout(recipe: Recipe) -> None:

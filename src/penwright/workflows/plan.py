@@ -34,8 +34,8 @@ from penwright.tasks import TASKS, AnyCorpus, reading_of
 from penwright.text import BETWEEN_TEXTS, count
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.foreign import ForeignTokenizer
-from penwright.training.auto.capacity import Facts
 from penwright.training.auto.choices import Plan
+from penwright.training.auto.facts import Facts
 from penwright.training.auto.machine import Machine, choose_machine
 from penwright.training.auto.planner import make_plan
 from penwright.training.auto.throughput import throughput_meter

@@ -1,8 +1,7 @@
 """Capacity planning: the number of tokens that a model sees within the budget, and the model size that suits it."""
 
 from functools import cached_property, lru_cache
-from math import inf, log2
-from typing import NamedTuple
+from math import inf
 
 import torch
 
@@ -12,46 +11,9 @@ from penwright.errors import PenwrightError, UsageError
 from penwright.model.size import Size, size_of
 from penwright.text import amount, in_words
 from penwright.training.auto.choices import Choices
+from penwright.training.auto.facts import Facts
 from penwright.training.auto.machine import GAIN, choose_compilation
 from penwright.training.auto.throughput import MeasureThroughput
-
-MANY_CHARACTERS = 400  # a script with more distinct characters than this is not an alphabet
-# Measured characters per token with a vocabulary of 1,024, and the increase for each doubling of the vocabulary.
-CHARACTERS_PER_TOKEN = (2.4, 0.4)
-# In Chinese and Japanese: characters per token with a vocabulary of 1,024, and the increase for each doubling.
-CHARACTERS_PER_TOKEN_CJK = (1.05, 0.22)
-
-
-class Facts(NamedTuple):
-    """The properties of the training set that the plan depends on."""
-
-    task: Task
-    n_examples: int  # number of documents, pairs or labelled texts
-    n_bytes: int  # size of the text in UTF-8 bytes; for pairs, only the target side counts
-    n_distinct: int  # number of distinct characters
-    n_labels: int = 0
-    length: int = 0  # length of the text in characters; 0: the same as `n_bytes`
-    teacher_bytes: int = 0  # size of the teachers' weights in memory
-
-    @property
-    def n_characters(self) -> int:
-        """Length of the text in characters."""
-        return self.length or self.n_bytes
-
-    @property
-    def has_many_characters(self) -> bool:
-        """Whether the script has thousands of characters, like Chinese or Japanese."""
-        return self.n_distinct > MANY_CHARACTERS and self.n_bytes > 2 * self.n_characters
-
-    def tokens_in(self, kind: str, vocab_size: int) -> float:
-        """Estimate the number of tokens in the text with this kind of tokenizer."""
-        if kind == "bytes":
-            return float(max(1, self.n_bytes))
-        if kind == "characters":
-            return float(max(1, self.n_characters))
-        least, more = CHARACTERS_PER_TOKEN_CJK if self.has_many_characters else CHARACTERS_PER_TOKEN
-        return max(1.0, self.n_characters / max(0.5, least + more * log2(vocab_size / 1024)))
-
 
 DEFAULT_MINUTES = 10.0
 SHORT = 2.0  # a budget for text generation counts as short below this many minutes, except on an NVIDIA GPU
