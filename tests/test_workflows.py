@@ -1,10 +1,12 @@
 import shutil
+from collections.abc import Iterator
 from contextlib import chdir
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
 from unittest.mock import Mock
+from warnings import warn
 from weakref import WeakSet
 
 import pytest
@@ -14,7 +16,7 @@ from penwright import losses
 from penwright.config import Recipe, Table, merge, parse_toml, validate
 from penwright.data.corpus import Columns, ReadingOptions
 from penwright.data.parallel import open_pairs
-from penwright.errors import PenwrightError, UsageError
+from penwright.errors import PenwrightError, PenwrightWarning, UsageError
 from penwright.evaluation.scores import Score
 from penwright.native.toolchain import INDUCTOR_CACHE_VARIABLE
 from penwright.run.checkpoint_folder import CheckpointFolder
@@ -553,3 +555,19 @@ def test_another_process_takes_two_compiled_steps_and_saves_nothing_in_the_run(
     assert compiled == [False]  # windows of running text have one shape
     assert {path: path.stat().st_mtime_ns for path in trained_run.rglob("*")} == before
     assert compile_training._marker(run.recipe).exists()
+
+
+def test_failed_compilation_in_another_process_is_not_taken_for_done(
+    trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def warn_and_step(trainer: Trainer) -> Iterator[None]:
+        warn("compilation failed, so training continues without it", PenwrightWarning, stacklevel=2)
+        yield None
+
+    monkeypatch.setattr(Trainer, "compile", lambda trainer: None)
+    monkeypatch.setattr(Trainer, "steps", warn_and_step)
+    monkeypatch.setenv(INDUCTOR_CACHE_VARIABLE, str(tmp_path))
+    run = Run.open(trained_run)
+    with pytest.raises(PenwrightWarning):
+        compile_training.compile_now(run, torch.get_num_threads())
+    assert not compile_training._marker(run.recipe).exists()

@@ -65,8 +65,8 @@ def test_given_choices_of_a_plan_lead_to_the_same_model_at_any_speed(facts: Fact
         given[table][name] = value
     for speed in (slow, SPEED, fast):
         again = plan_for(facts, speed, **given)
-        assert again.size.parameters == plan.size.parameters and again.vocab_size == plan.vocab_size, speed
-    assert plan_for(facts, slow).size.parameters != plan.size.parameters, "without them, the size depends on the speed"
+        assert again.size == plan.size and again.vocab_size == plan.vocab_size, speed
+    assert plan_for(facts, slow).size != plan.size, "without them, the size depends on the speed"
 
 
 def test_given_setting_is_kept_when_the_type_of_its_table_is_chosen() -> None:
@@ -343,8 +343,11 @@ def test_larger_models_are_timed_on_a_gpu() -> None:
         (SPEED / 8, {"training": {"minutes": 10, "batch_tokens": 8192}}, 8192),
         (SPEED / 8, {"training": {"steps": 100}}, 4096),
         (SPEED / 8, {"training": {"minutes": 10}, "finetuning": {"base": "runs/base"}}, 4096),
+        (SPEED / 8, {"training": {"minutes": 10, "accumulate": 2}}, 4096),
+        (SPEED / 8, {"training": {"minutes": 10}, "model": {"context_length": 4096}}, 4096),
+        (SPEED / 8, {"training": {"minutes": 10}, "model": {"size": "tiny"}}, 4096),
     ],
-    ids=["many steps", "few steps", "a given size", "a number of steps", "fine-tuning"],
+    ids=["many steps", "few", "a given batch", "a number of steps", "fine-tuning", "gradients", "context", "a size"],
 )
 def test_new_writer_with_few_steps_has_smaller_batches(speed: float, given: Table, batch_tokens: int) -> None:
     assert plan_for(NOVELS, speed, **given).recipe.training.batch_tokens == batch_tokens

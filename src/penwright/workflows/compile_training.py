@@ -5,16 +5,19 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from hashlib import sha256
+from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
+from warnings import catch_warnings, simplefilter
 
 import torch
 
 from penwright.config import Recipe
+from penwright.errors import PenwrightWarning
 from penwright.native.toolchain import INDUCTOR_CACHE_VARIABLE, set_inductor_cache
 from penwright.run.folder import Run
 from penwright.training.auto.machine import PAYS_FROM, choose_machine
@@ -26,6 +29,9 @@ from penwright.workflows.make_trainer import make_trainer, reopen
 
 COMPILED_STEPS = 2  # number of steps that the other process takes; torch may compile again for the second batch
 MOST_WAITING = 0.5  # maximum share of the remaining budget that the other process may take
+BEGINS = "another process is compiling the training steps; until it has finished, they take longer"
+WITHOUT = "training continues without compiled steps"
+KEYS = {"batch_tokens", "accumulate", "consistency", "precision", "activation_checkpointing"}  # settings of the steps
 LEAST_LEFT = 60.0  # minimum remaining seconds for reading the compiled code, which takes up to 15 seconds
 
 
@@ -37,28 +43,31 @@ def compiling_beside(run: Run, trainer: Trainer, observers: Sequence[Observer]) 
     before, or if little of the budget is left.
     """
     left, n_threads, process = _seconds_left(trainer), torch.get_num_threads(), None
-    with TemporaryDirectory(prefix="penwright-", ignore_cleanup_errors=True) as folder:
+    with ExitStack() as stack:
         if trainer.awaits_compilation and left >= PAYS_FROM:
-            set_inductor_cache()  # for both processes
-            if not _marker(run.recipe).exists():
-                arguments = [str(run.folder.absolute()), str(n_threads)]
-                with suppress(OSError):  # the system refuses another process
-                    process = start_process(__name__, arguments, TMPDIR=folder)  # copies of texts are deleted with it
-        try:
-            if process:
-                notify(
-                    observers,
-                    "message",
-                    "another process is compiling the training steps, which take longer until then",
-                )
-                torch.set_num_threads(n_threads - 1)
-            elif trainer.awaits_compilation:
-                trainer.compile()
-            yield _Switch(process, monotonic() + MOST_WAITING * left, n_threads, observers)
-        finally:
-            torch.set_num_threads(n_threads)
-            if process:
-                kill_group(process)
+            process = _start(run, n_threads, stack)
+        if process:
+            notify(observers, "message", BEGINS)
+            torch.set_num_threads(n_threads - 1)
+            stack.callback(torch.set_num_threads, n_threads)
+        elif trainer.awaits_compilation:
+            trainer.compile()
+        yield _Switch(process, monotonic() + MOST_WAITING * left, n_threads, observers)
+
+
+def _start(run: Run, n_threads: int, stack: ExitStack) -> subprocess.Popen[bytes] | None:
+    """Start the other process, which ends with the stack. Return None if it is not needed or cannot be started."""
+    set_inductor_cache()  # for both processes
+    if _marker(run.recipe).exists():
+        return None
+    try:  # a full disk, or too many processes
+        folder = stack.enter_context(TemporaryDirectory(prefix="penwright-", ignore_cleanup_errors=True))
+        # copies of texts that the process makes are deleted with the folder
+        process = start_process(__name__, [str(run.folder.absolute()), str(n_threads)], TMPDIR=folder)
+    except OSError:
+        return None
+    stack.callback(kill_group, process)
+    return process
 
 
 def _seconds_left(trainer: Trainer) -> float:
@@ -90,11 +99,14 @@ class _Switch:
         if code is None and monotonic() < self._end:
             return
         torch.set_num_threads(self._n_threads)
-        if _seconds_left(trainer) < (LEAST_LEFT if code == 0 else PAYS_FROM) or code is None:
+        if code is None and self._process:
+            kill_group(self._process)
             trainer.awaits_compilation = False
-            notify(self._observers, "message", "too little time is left to compile the training steps")
-            if self._process:
-                kill_group(self._process)
+            notify(self._observers, "message", f"compiling the training steps took too long, so {WITHOUT}")
+            return
+        if _seconds_left(trainer) < (LEAST_LEFT if code == 0 else PAYS_FROM):
+            trainer.awaits_compilation = False
+            notify(self._observers, "message", f"too little time is left to compile the training steps, so {WITHOUT}")
             return
         how = (
             "are compiled from now on" if code == 0 else "could not be compiled by another process; compiling them now"
@@ -105,9 +117,10 @@ class _Switch:
 
 def _marker(recipe: Recipe) -> Path:
     """Return the path of an empty file that exists if the steps of this recipe have been compiled on this machine."""
-    training = recipe.training
-    sizes = [training.tokens_at_once, training.precision, training.activation_checkpointing, torch.get_num_threads()]
-    key = json.dumps([torch.__version__, recipe.task, recipe.model.model_dump(mode="json"), *sizes])
+    training = recipe.training.model_dump(mode="json", include=KEYS)
+    is_frozen = bool(recipe.finetuning and recipe.finetuning.freeze_embeddings)
+    versions = [torch.__version__, version("penwright"), torch.get_num_threads()]
+    key = json.dumps([*versions, recipe.task, recipe.model.model_dump(mode="json"), training, is_frozen])
     return Path(os.environ[INDUCTOR_CACHE_VARIABLE]) / f"steps-{sha256(key.encode()).hexdigest()[:16]}"
 
 
@@ -118,8 +131,10 @@ def compile_now(run: Run, n_threads: int) -> None:
     torch.set_num_threads(n_threads)  # compiled code depends on the number of threads
     trainer = make_trainer(reopen(run, recipe, machine), machine, run)
     trainer.compile()
-    for _ in islice(trainer.steps(), COMPILED_STEPS):
-        pass
+    with catch_warnings():
+        simplefilter("error", PenwrightWarning)  # after a failure, the trainer warns and takes uncompiled steps
+        for _ in islice(trainer.steps(), COMPILED_STEPS):
+            pass
     _marker(run.recipe).touch()
 
 

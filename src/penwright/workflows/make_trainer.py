@@ -31,7 +31,7 @@ from penwright.training.distributed.parallel import SHARDED_TASKS, ShardedSaver,
 from penwright.training.distributed.ranks import Ranks
 from penwright.training.observers import Observer, notify
 from penwright.training.trainer import Trainer
-from penwright.workflows.background import COMPILER_BYTES, is_possible
+from penwright.workflows.background import BYTES_PER_PARAMETER, COMPILER_BYTES, is_possible
 from penwright.workflows.evaluate import is_trained_on, require_unchanged
 from penwright.workflows.finetune import start_from_base
 from penwright.workflows.load import load, open_base, require_shapes
@@ -125,7 +125,9 @@ def make_trainer(
             work["shared"] = shared = str(_temporary_folder(run))
     ranks.gather_at_start(work)
     batches = with_old_text(context, TASKS[recipe.task].batches(context, context.training))
-    later = compiles_later(recipe, machine, context.tokenizer.vocab_size, max(1, len(context.corpus.labels)))
+    later = not context.is_trained and compiles_later(
+        recipe, machine, context.tokenizer.vocab_size, max(1, len(context.corpus.labels))
+    )
     trainer = Trainer(context.model, batches, recipe, machine, _teachers(context), compiles_later=later)
     if context.is_trained:
         trainer.state.total_steps = 0
@@ -146,8 +148,14 @@ def compiles_later(recipe: Recipe, machine: Machine, vocab_size: int, n_labels: 
     has_pipes = any(is_pipe(Path(path)) for path in (*recipe.data.train, *recipe.data.validation))
     if torch.get_num_threads() < 2 or recipe.distillation or has_pipes or not is_possible():
         return False
-    size = size_of(recipe.task, vocab_size, recipe.model, recipe.training.tokens_at_once, n_labels)
-    return available_memory() >= 2 * size.training_bytes + COMPILER_BYTES
+    training, tuning = recipe.training, recipe.finetuning
+    n_copies = 2 if tuning and tuning.base_weight else 1 if training.ema_decay else 0
+    recomputes = training.activation_checkpointing
+    asked = (recipe.task, vocab_size, recipe.model, training.tokens_at_once, n_labels)
+    size = size_of(*asked, recomputes=recomputes, n_copies=n_copies)
+    # perhaps the decoding steps are compiled at the same time
+    compilers = 2 * COMPILER_BYTES + BYTES_PER_PARAMETER * size.parameters
+    return available_memory() >= 2 * size.training_bytes + compilers
 
 
 def require_dropout(recipe: Recipe) -> None:

@@ -66,6 +66,11 @@ class CapacityPlanner:
         return self._facts.task == "generate" and self._device.type != "cuda" and is_brief
 
     @property
+    def is_on_cpu(self) -> bool:
+        """Whether a CPU trains the model."""
+        return self._device.type == "cpu"
+
+    @property
     def vocab_size(self) -> int:
         """Size of the vocabulary, or an estimate of it before the tokenizer is trained."""
         kind, requested = self._choices.section("tokenizer")["type"], int(self._choices.number("tokenizer.vocab_size"))
@@ -143,7 +148,7 @@ class CapacityPlanner:
     def _tokens_in_minutes(self, name: str | None, vocab_size: int) -> float:
         seconds = 60 * self._choices.number("training.minutes")
         throughput = self._tokens_per_second(name, vocab_size)
-        gain = GAIN if self._device.type == "cpu" and self._compilation(seconds)[0] else 1.0
+        gain = GAIN if self.is_on_cpu and self._compilation(seconds)[0] else 1.0
         n_teachers = len(self._choices.section("distillation").get("teachers", ()))
         # a teacher needs only a forward pass, a third of the cost of a training step
         return seconds * EFFICIENCY[self._facts.task] * throughput * gain / (1 + n_teachers / 3)
@@ -152,7 +157,7 @@ class CapacityPlanner:
         """Return the throughput without compilation: measured, or estimated if the model does not fit in memory."""
         settings, batch_tokens = self._settings(name), int(self._choices.number("training.batch_tokens"))
         size = self.size(settings, vocab_size, batch_tokens)
-        if self._device.type == "cpu" and size.training_bytes > available_memory():
+        if self.is_on_cpu and size.training_bytes > available_memory():
             return FLOPS / (3 * size.flops_per_token)
         return self._measure_throughput(settings, vocab_size, batch_tokens)
 
@@ -191,7 +196,7 @@ class CapacityPlanner:
         chosen, tokens = sizes[0], self.tokens(sizes[0])
         for name in sizes[1:]:
             cost, needed = self._flops(name) / self._flops(chosen), self.tokens_needed(name)
-            if self._device.type == "cpu" and self._measure(name).training_bytes > available_memory():
+            if self.is_on_cpu and self._measure(name).training_bytes > available_memory():
                 break
             # in experiments, the second-smallest classifier did not overfit even on a small corpus
             is_small_classifier = self._facts.task == "classify" and name == LADDER[1]
@@ -218,7 +223,7 @@ class CapacityPlanner:
     def _seconds_for(self, tokens: float) -> float:
         """Estimate the training time of the chosen model, in seconds: by rule of thumb on a CPU, by timing on a GPU."""
         name = self._chosen_size
-        if self._device.type == "cpu":
+        if self.is_on_cpu:
             return 3 * self._flops(name) * tokens / FLOPS
         throughput = self._tokens_per_second(name, self.vocab_size)
         return tokens / throughput if throughput else inf
@@ -226,7 +231,7 @@ class CapacityPlanner:
     @property
     def _max_flops_gain(self) -> float:
         """Maximum factor by which a larger model raises the FLOP/s. No limit on a GPU: small models underuse it."""
-        return MAX_FLOPS_GAIN if self._device.type == "cpu" else inf
+        return MAX_FLOPS_GAIN if self.is_on_cpu else inf
 
     def _compilation(self, seconds: float) -> tuple[bool, str]:
         requested = self._choices.section("training").get("compile", "auto")

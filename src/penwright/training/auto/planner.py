@@ -150,9 +150,12 @@ class _Planner:
             self._suggest("training.bigram_init", True, "replaces the first part of a short training run")
 
     def _shrink_batch(self) -> None:
-        """Choose smaller batches if a new writer takes only few steps in its minutes."""
-        is_timed = self.facts.task == "generate" and self.choices.is_new and self.capacity.counted_tokens is None
-        if is_timed and self.capacity.steps < FEW_STEPS:
+        """Choose smaller batches on a CPU if few steps of a new writer of a chosen size fit in the minutes."""
+        chosen = {choice.key for choice in self.choices.made}
+        is_usual = self.choices.is_new and {"model.size", "model.context_length"} <= chosen
+        is_usual = is_usual and "accumulate" not in self.choices.section("training")
+        is_timed = self.facts.task == "generate" and self.capacity.is_on_cpu and self.capacity.counted_tokens is None
+        if is_usual and is_timed and self.capacity.steps < FEW_STEPS:
             reason = "few steps fit in the budget, and smaller batches allow more"
             self.choices.revise("training.batch_tokens", SMALL_BATCH, reason)
 
