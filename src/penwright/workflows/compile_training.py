@@ -57,14 +57,14 @@ def compiling_beside(run: Run, trainer: Trainer, observers: Sequence[Observer]) 
 
 def _start(run: Run, n_threads: int, stack: ExitStack) -> subprocess.Popen[bytes] | None:
     """Start the other process, which ends with the stack. Return None if it is not needed or cannot be started."""
-    set_inductor_cache()  # for both processes
+    set_inductor_cache()  # the other process inherits this folder
     if _marker(run.recipe).exists():
         return None
-    try:  # a full disk, or too many processes
+    try:
         folder = stack.enter_context(TemporaryDirectory(prefix="penwright-", ignore_cleanup_errors=True))
         # copies of texts that the process makes are deleted with the folder
         process = start_process(__name__, [str(run.folder.absolute()), str(n_threads)], TMPDIR=folder)
-    except OSError:
+    except OSError:  # the disk is full, or the system refuses another process
         return None
     stack.callback(kill_group, process)
     return process
@@ -89,9 +89,9 @@ class _Switch:
     def __call__(self, trainer: Trainer) -> None:
         if trainer.awaits_compilation:
             self._compile_if_ready(trainer)
-        elif not self._is_measured:  # the first compiled step, which read the compiled code, is over
+        elif not self._is_measured:  # the first compiled step, which loaded the code, does not count
             self._is_measured = True
-            if trainer.settings.compile == "on" and trainer.ranks.size == 1:  # ranks measure alike
+            if trainer.settings.compile == "on" and trainer.ranks.size == 1:  # all ranks must count the same steps
                 trainer.budget.measure_again()
 
     def _compile_if_ready(self, trainer: Trainer) -> None:
@@ -116,7 +116,7 @@ class _Switch:
 
 
 def _marker(recipe: Recipe) -> Path:
-    """Return the path of an empty file that exists if the steps of this recipe have been compiled on this machine."""
+    """Return the path of an empty file, which exists once the steps of such a recipe are in torch's cache."""
     training = recipe.training.model_dump(mode="json", include=KEYS)
     is_frozen = bool(recipe.finetuning and recipe.finetuning.freeze_embeddings)
     versions = [torch.__version__, version("penwright"), torch.get_num_threads()]

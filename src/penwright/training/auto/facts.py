@@ -44,7 +44,7 @@ class Facts(NamedTuple):
         return max(1.0, self.n_characters / max(0.5, least + more * log2(vocab_size / 1024)))
 
     def vocabulary(self, *, is_short: bool) -> tuple[int, str]:
-        """Return a vocabulary size for subwords, and the reason. `is_short`: the budget is short for a writer.
+        """Return a vocabulary size for subwords, and the reason. Set `is_short` for a writer with a short budget.
 
         The size is a power of two, proportional to the square root of the text's size (after Gowda and May 2020).
         """
