@@ -1,12 +1,15 @@
 """Training with graphs gives the same weights as training without. Without a GPU, a graph runs its work again."""
 
+import gc
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 import torch
 from torch import Tensor
 
 from penwright.config import Table
+from penwright.decoding import cuda_graphs as decoding_graphs
 from penwright.decoding.cuda_graphs import Recorded
 from penwright.errors import PenwrightWarning
 from penwright.training import cuda_graphs
@@ -133,3 +136,32 @@ def test_graph_is_captured_again_for_moved_parameters(
             for parameter in trainer.model.parameters():
                 parameter.data = parameter.data.clone()
     assert recorder.n_recorded == 4
+
+
+def test_no_garbage_is_collected_during_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The collector may free an older graph, which ends the capture."""
+
+    class Graph:
+        replay = staticmethod(lambda: None)
+
+        def capture_begin(self, pool: object, capture_error_mode: str) -> None: ...
+
+        def capture_end(self) -> None: ...
+
+        def pool(self) -> None: ...
+
+    class Stream:
+        def wait_stream(self, other: object) -> None: ...
+
+    collects = []
+
+    def step() -> Tensor:
+        collects.append(gc.isenabled())
+        return torch.zeros(1)
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream())
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(decoding_graphs, "own_stream", lambda device: Stream())
+    decoding_graphs.record_cuda_graph(step, torch.device("cpu"), None)
+    assert collects == [False] and gc.isenabled()

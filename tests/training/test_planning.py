@@ -92,17 +92,18 @@ def test_rounded_gives_two_digits_or_whole_numbers(value: float, words: str) -> 
     assert rounded(value) == words
 
 
-def test_small_text_gets_characters_and_large_text_bpe() -> None:
-    assert plan_for(SHAKESPEARE, 4e11).recipe.tokenizer.type == "characters"
-    assert plan_for(SHAKESPEARE._replace(n_bytes=1_600_000), 4e11).recipe.tokenizer.type == "bpe"
+def test_only_small_texts_get_characters() -> None:
+    assert plan_for(SHAKESPEARE._replace(n_bytes=400_000), 4e9).recipe.tokenizer.type == "characters"
+    assert plan_for(SHAKESPEARE, 4e11).recipe.tokenizer.type == "bpe"
     assert plan_for(NOVELS).recipe.tokenizer.type == "bpe"
 
 
-def test_characters_are_chosen_for_small_or_often_read_text() -> None:
-    for minutes, kind in ((10, "bpe"), (100, "characters")):
-        assert plan_for(SHAKESPEARE, training={"minutes": minutes}).recipe.tokenizer.type == kind
-    assert plan_for(SHAKESPEARE._replace(n_bytes=400_000), 4e9).recipe.tokenizer.type == "characters"
-    assert plan_for(SHAKESPEARE, training={"epochs": 1}).recipe.tokenizer.type == "characters"  # without a time limit
+def test_characters_of_ideographic_scripts_are_chosen_for_text_that_is_read_often() -> None:
+    chinese = SHAKESPEARE._replace(n_bytes=3_000_000, n_distinct=3400, length=1_000_000)
+    budgets: list[tuple[Table, str]] = [({"minutes": 10}, "bpe"), ({"minutes": 100}, "characters")]
+    budgets += [({"epochs": 1}, "bpe"), ({"epochs": 9}, "characters"), ({"tokens": 9_000_000}, "characters")]
+    for training, kind in budgets:
+        assert plan_for(chinese, training=training).recipe.tokenizer.type == kind, training
 
 
 def test_one_minute_budget_means_a_small_vocabulary_except_for_tiny_text() -> None:
@@ -129,7 +130,8 @@ def test_plan_depends_on_characters_not_on_their_bytes() -> None:
     texts = [SHAKESPEARE._replace(n_bytes=n_bytes * 1_000_000, length=1_000_000) for n_bytes in (1, 2, 3)]
     for minutes in (1, 10):
         assert len({plan_for(text, training={"minutes": minutes}).recipe.tokenizer.type for text in texts}) == 1
-    assert len({plan_for(text, 4e11).epochs for text in texts}) == 1
+    by_characters: Table = {"type": "characters"}
+    assert len({plan_for(text, 4e11, tokenizer=by_characters).epochs for text in texts}) == 1
 
 
 @pytest.mark.parametrize(
@@ -154,10 +156,36 @@ def test_new_writer_with_subwords_starts_from_bigrams() -> None:
     tied = plan_for(NOVELS, model={"tie_embeddings": "all"}).recipe
     assert tied.model.tie_embeddings == "all" and not tied.training.bigram_init
     large = plan_for(NOVELS, tokenizer={"vocab_size": 32_000}).recipe
-    often = plan_for(NOVELS, training={"epochs": 9.0}).recipe
     characters = plan_for(Facts("generate", 1, 100_000, 60)).recipe
-    for other in (large, often, characters, plan_for(PAIRS).recipe, plan_for(REVIEWS).recipe):
+    for other in (large, characters, plan_for(PAIRS).recipe, plan_for(REVIEWS).recipe):
         assert other.model.tie_embeddings == "all" and not other.training.bigram_init
+
+
+def test_only_new_writers_with_subwords_are_smoothed_a_little() -> None:
+    assert plan_for(NOVELS).recipe.training.label_smoothing == 0.005
+    others = plan_for(NOVELS, tokenizer={"type": "characters"}), plan_for(NOVELS, finetuning={"base": "runs/old"})
+    assert not any(plan.recipe.training.label_smoothing for plan in others)
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "epochs", "vocab_size"),
+    [
+        *((800_000, epochs, size) for epochs, size in ((1, 1024), (4, 512), (9, 384))),
+        *((1_800_000, epochs, size) for epochs, size in ((1, 2048), (3, 1024), (9, 512))),
+        *((9_000_000, epochs, size) for epochs, size in ((1, 8192), (3, 4096), (50, 2048))),
+    ],
+)
+def test_writer_that_reads_its_text_often_has_a_smaller_vocabulary(
+    n_bytes: int, epochs: float, vocab_size: int
+) -> None:
+    novel = Facts("generate", 1, n_bytes, 80)
+    for training in ({"epochs": epochs}, {"tokens": epochs * n_bytes}):
+        assert plan_for(novel, training=training).recipe.tokenizer.vocab_size == vocab_size
+
+
+def test_student_has_the_vocabulary_of_a_teacher_by_characters() -> None:
+    taught = plan_for(SHAKESPEARE, distillation={"teachers": ["a"]}, tokenizer={"type": "characters", "from": "a"})
+    assert taught.vocab_size == SHAKESPEARE.n_distinct + 4
 
 
 def test_vocabulary_grows_with_the_text() -> None:
@@ -297,7 +325,7 @@ def test_too_short_budget_reports_the_minutes_wanted() -> None:
 
 def test_teachers_reduce_the_epochs_in_the_budget() -> None:
     alone, taught = (
-        plan_for(SHAKESPEARE, training={"minutes": 10}, model={"size": "tiny"}, **more)
+        plan_for(SHAKESPEARE, training={"minutes": 10}, tokenizer={"vocab_size": 1024}, model={"size": "tiny"}, **more)
         for more in ({}, {"distillation": {"teachers": ["a", "b", "c"]}})
     )
     assert taught.epochs == pytest.approx(alone.epochs / 2)
@@ -338,7 +366,7 @@ def test_larger_models_are_timed_on_a_gpu() -> None:
 @pytest.mark.parametrize(
     ("speed", "given", "batch_tokens"),
     [
-        (SPEED, {"training": {"minutes": 10}}, 4096),
+        (8 * SPEED, {"training": {"minutes": 10}}, 4096),
         (SPEED / 8, {"training": {"minutes": 10}}, 2048),
         (SPEED / 8, {"training": {"minutes": 10, "batch_tokens": 8192}}, 8192),
         (SPEED / 8, {"training": {"steps": 100}}, 4096),
@@ -355,10 +383,7 @@ def test_new_writer_with_few_steps_has_smaller_batches(speed: float, given: Tabl
 
 def test_no_budget_is_short_on_a_gpu() -> None:
     minute, more = (plan_on_gpu(1e6, minutes=minutes).recipe for minutes in (1, 10))
-    assert (minute.tokenizer.vocab_size, minute.model.context_length) == (
-        more.tokenizer.vocab_size,
-        more.model.context_length,
-    )
+    assert minute.model.context_length == more.model.context_length
     assert minute.training.batch_tokens == more.training.batch_tokens
 
 

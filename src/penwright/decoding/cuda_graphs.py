@@ -4,8 +4,10 @@ A graph reads and writes the memory addresses that its tensors had at capture, s
 the cache grows or rows are removed, the step is captured again once it is repeated.
 """
 
+import gc
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from math import nan
 from threading import get_ident
@@ -33,11 +35,14 @@ def record_cuda_graph(step: Callable[[], Tensor], device: torch.device, pool: Po
 
     Graphs with the same pool overwrite each other's results when they are replayed. `torch.cuda.graph` would first free
     all unused memory, which takes as long as several steps.
+
+    Garbage is not collected meanwhile: the collector might free an older graph, and no capture survives this.
     """
     graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
     own = own_stream(device)
     own.wait_stream(current)
-    with torch.cuda.stream(own):  # also switches to `device`, and back even if the capture fails
+    # the stream's block also switches to `device`, and back even if the capture fails
+    with torch.cuda.stream(own), _without_garbage_collection():
         # other threads may use the GPU during the capture
         graph.capture_begin(pool, capture_error_mode="thread_local")
         try:
@@ -46,6 +51,17 @@ def record_cuda_graph(step: Callable[[], Tensor], device: torch.device, pool: Po
             graph.capture_end()
     current.wait_stream(own)
     return graph.replay, logits, graph.pool()
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    is_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_enabled:
+            gc.enable()
 
 
 def own_stream(device: torch.device) -> "torch.cuda.Stream":

@@ -74,7 +74,8 @@ class CapacityPlanner:
     def vocab_size(self) -> int:
         """Size of the vocabulary, or an estimate of it before the tokenizer is trained."""
         kind, requested = self._choices.section("tokenizer")["type"], int(self._choices.number("tokenizer.vocab_size"))
-        if self._choices.section("finetuning") or self._choices.section("tokenizer").get("from"):
+        # the recipe of a teacher by characters has no vocabulary size
+        if requested and (self._choices.section("finetuning") or self._choices.section("tokenizer").get("from")):
             return requested
         if kind == "characters":
             every = self._facts.n_distinct + 4
@@ -111,12 +112,16 @@ class CapacityPlanner:
 
     @property
     def epochs_by_characters(self) -> float:
-        """Number of epochs that a small character-level model completes; infinite unless the budget is in minutes.
+        """Number of epochs that a small model completes if its tokens are characters.
 
         This value is available before a tokenizer is chosen.
         """
-        if "minutes" not in self._choices.section("training"):
-            return inf
+        training, number = self._choices.section("training"), self._choices.number
+        if "epochs" in training:
+            return number("training.epochs")
+        if "minutes" not in training:
+            tokens = number("training.tokens") or number("training.steps") * number("training.batch_tokens")
+            return tokens / self._facts.n_characters
         # If no size fits the settings, try the smallest one, which raises an error with the reason.
         sizes = [name for name in ("tiny", *LADDER) if self._is_possible(name)] or [LADDER[0]]
         tokens = self._tokens_in_minutes(self._chosen_size or sizes[0], self._facts.n_distinct + 4)

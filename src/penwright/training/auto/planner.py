@@ -21,17 +21,17 @@ PRETRAINED_RATE, PRETRAINED_LORA_RATE = 1e-4, 1e-3  # usual learning rates for f
 FINE_BATCH, FINE_RATE, NARROW_RATE, WIDTH_OF_BERT = 768, 5e-5, 1e-4, 768
 NEEDS_EMBEDDINGS = {"add_tokens", "contrastive"}  # fine-tuning settings that require training the embeddings
 FEW_LABELS = 64  # maximum number of texts per label for which a pretrained encoder is tuned contrastively
-# Initialization from bigrams: the largest vocabulary for which it takes only seconds, and the minimum number of planned
-# epochs at which it is skipped. It lowered the bits per byte of small models by 3 % after 6.6 epochs.
-MOST_BIGRAMMED, BIGRAM_EPOCHS = 8192, 8.0
+# Largest vocabulary for which initialization from bigrams takes only seconds. It lowered the bits per byte of small
+# models by 2 % after 5 epochs, and by 1 % after 10.
+MOST_BIGRAMMED = 8192
 # Share of sentences with dictionary hints, and the minimum number of epochs at which a translator learns to use them:
 # they lowered BLEU by 1.9 after 3.3 epochs, and raised it by 1.1 after 26.
 HINTS, HINT_EPOCHS = 0.2, 15.0
 # `training.consistency`: minimum number of epochs, and the share of them that is left, since steps take longer
 CONSISTENT_EPOCHS, CONSISTENT_PACE = 25.0, 0.75
-# Batch size in tokens of writers for which fewer than FEW_STEPS steps are planned. It lowered the bits per byte by 0.5
-# and 1.6 % where 650 steps of 4,096 tokens fit in the budget, and raised them by 0.7 % where 1,390 did.
-SMALL_BATCH, FEW_STEPS = 2048, 800
+# Batch size in tokens of writers for which fewer steps are planned, with subwords or characters. Where 650 to 1,400
+# steps of 4,096 tokens fit, it lowered the bits per byte with subwords by 0.1 to 1.6 %, but not those with characters.
+SMALL_BATCH, FEW_STEPS, FEW_STEPS_BY_CHARACTERS = 2048, 1500, 800
 WARMUP_STEPS, WARMUP_SHARE = 50, 0.2  # number of warm-up steps, and their maximum share of all steps
 
 
@@ -82,7 +82,8 @@ class _Planner:
         else:
             self._suggest("tokenizer.type", "bpe", "subwords, which can encode any text")
         if self.choices.section("tokenizer")["type"] in ("bpe", "unigram"):
-            vocabulary, reason = self.facts.vocabulary(is_short=self.capacity.is_short)
+            epochs = self.capacity.epochs_by_characters if self.facts.task == "generate" else 0.0
+            vocabulary, reason = self.facts.vocabulary(epochs=epochs, is_short=self.capacity.is_short)
             self._suggest("tokenizer.vocab_size", vocabulary, reason)
             if self.facts.task in ("classify", "encode"):
                 reason = "a word gets the same tokens at the start of a text as elsewhere, which helped in experiments"
@@ -91,9 +92,9 @@ class _Planner:
     def _prefers_characters(self) -> bool:
         """Return whether a text-generating model should use characters, not subwords.
 
-        Characters did better in experiments with small texts, and with medium-sized texts and many epochs. This also
-        holds for Chinese and Japanese, where most characters are words. Return False if the settings have a
-        tokenizer type or a vocabulary size.
+        Characters did better in experiments with small texts, and in Chinese and Japanese, where most characters are
+        words, also with medium-sized texts and many epochs. Return False if the settings have a tokenizer type or a
+        vocabulary size.
         """
         facts, requested = self.facts, self.choices.section("tokenizer")
         are_odd = facts.n_distinct > MANY_CHARACTERS and not facts.has_many_characters
@@ -102,7 +103,7 @@ class _Planner:
         if facts.n_characters < 500_000:
             return True
         is_small = facts.n_characters < 1_200_000 and not self.capacity.is_short
-        return is_small and self.capacity.epochs_by_characters >= CHARACTER_EPOCHS
+        return is_small and facts.has_many_characters and self.capacity.epochs_by_characters >= CHARACTER_EPOCHS
 
     def _choose_batch(self) -> None:
         is_short, of_pretrained = self.capacity.is_short, 512 if self.choices.section("lora") else 1024
@@ -129,6 +130,10 @@ class _Planner:
         facts, size = self.facts, self.choices.section("model").get("size")
         if size is None or size in LADDER:
             self._suggest("model.qk_norm", True, "keeps attention stable at high learning rates")
+            if self._starts_from_bigrams:
+                reason = "the output layer can then be initialized from bigram counts"
+                self._suggest("model.tie_embeddings", "none", reason)
+                self._suggest("training.bigram_init", True, "replaces the first part of training")
             if facts.task == "translate":
                 self._suggest("model.scale_embeddings", True, "makes translators learn faster")
             if facts.task == "classify":  # choose token dropout before the size, since dropped tokens cost no time
@@ -145,9 +150,6 @@ class _Planner:
             self._suggest("model.n_layers", 2, "labels carry little information, so more layers overfit")
         if size is None and "d_model" not in self.choices.section("model"):
             self._suggest("model.size", *self.capacity.largest_size())
-        if (size is None or size in LADDER) and self._starts_from_bigrams:
-            self._suggest("model.tie_embeddings", "none", "the output layer can then be initialized from bigram counts")
-            self._suggest("training.bigram_init", True, "replaces the first part of a short training run")
 
     def _shrink_batch(self) -> None:
         """Choose smaller batches on a CPU if few steps of a new writer of a chosen size fit in the minutes."""
@@ -155,7 +157,8 @@ class _Planner:
         is_usual = self.choices.is_new and {"model.size", "model.context_length"} <= chosen
         is_usual = is_usual and "accumulate" not in self.choices.section("training")
         is_timed = self.facts.task == "generate" and self.capacity.is_on_cpu and self.capacity.counted_tokens is None
-        if is_usual and is_timed and self.capacity.steps < FEW_STEPS:
+        few = FEW_STEPS if self._has_subwords else FEW_STEPS_BY_CHARACTERS
+        if is_usual and is_timed and self.capacity.steps < few:
             reason = "few steps fit in the budget, and smaller batches allow more"
             self.choices.revise("training.batch_tokens", SMALL_BATCH, reason)
 
@@ -174,6 +177,9 @@ class _Planner:
         if self.facts.task == "translate":
             self._suggest("training.label_smoothing", 0.1, "a sentence has more than one good translation")
             self._choose_hints()
+        if self.facts.task == "generate" and self.choices.is_new and self._has_subwords:
+            reason = "tokens that the training text lacks keep a small probability"
+            self._suggest("training.label_smoothing", 0.005, reason)
         problem = model.get("problem_type", "single_label_classification")
         is_single = problem == "single_label_classification" and not model.get("balanced", False)
         if self.facts.task == "classify" and is_single:
@@ -199,12 +205,15 @@ class _Planner:
 
     @property
     def _starts_from_bigrams(self) -> bool:
-        """Whether to initialize from bigram counts. This helps new language models with subwords and few epochs."""
-        tokenizer = self.choices.section("tokenizer")
+        """Whether to initialize from bigram counts. This helps new language models with subwords."""
         is_new = self.facts.task == "generate" and not self.choices.section("finetuning")
-        has_subwords = tokenizer.get("type") in ("bpe", "unigram") and tokenizer["vocab_size"] <= MOST_BIGRAMMED
+        is_small = self._has_subwords and self.choices.number("tokenizer.vocab_size") <= MOST_BIGRAMMED
         is_free = self.choices.section("model").get("tie_embeddings", "none") == "none"
-        return is_new and has_subwords and is_free and self.capacity.epochs < BIGRAM_EPOCHS
+        return is_new and is_small and is_free
+
+    @property
+    def _has_subwords(self) -> bool:
+        return self.choices.section("tokenizer").get("type") in ("bpe", "unigram")
 
     @property
     def _has_few_labels(self) -> bool:
