@@ -98,12 +98,15 @@ def test_only_small_texts_get_characters() -> None:
     assert plan_for(NOVELS).recipe.tokenizer.type == "bpe"
 
 
-def test_characters_of_ideographic_scripts_are_chosen_for_text_that_is_read_often() -> None:
-    chinese = SHAKESPEARE._replace(n_bytes=3_000_000, n_distinct=3400, length=1_000_000)
+@pytest.mark.parametrize(("n_bytes", "n_distinct"), [(1_800_000, 120), (3_000_000, 3400)], ids=["Russian", "Chinese"])
+def test_characters_of_several_bytes_are_chosen_for_text_that_is_read_often(n_bytes: int, n_distinct: int) -> None:
+    novel = SHAKESPEARE._replace(n_bytes=n_bytes, n_distinct=n_distinct, length=1_000_000)
+    subwords = (plan_for(novel, training={"epochs": n}, tokenizer={"type": "bpe"}).recipe.tokenizer for n in (1, 9))
+    assert len({tokenizer.vocab_size for tokenizer in subwords}) == 1
     budgets: list[tuple[Table, str]] = [({"minutes": 10}, "bpe"), ({"minutes": 100}, "characters")]
     budgets += [({"epochs": 1}, "bpe"), ({"epochs": 9}, "characters"), ({"tokens": 9_000_000}, "characters")]
     for training, kind in budgets:
-        assert plan_for(chinese, training=training).recipe.tokenizer.type == kind, training
+        assert plan_for(novel, training=training).recipe.tokenizer.type == kind, training
 
 
 def test_one_minute_budget_means_a_small_vocabulary_except_for_tiny_text() -> None:

@@ -38,6 +38,11 @@ class Facts(NamedTuple):
         """Whether the script has thousands of characters, like Chinese or Japanese."""
         return self.n_distinct > MANY_CHARACTERS and self.n_bytes > 2 * self.n_characters
 
+    @property
+    def has_short_characters(self) -> bool:
+        """Whether most characters take one byte in UTF-8, as in Latin scripts."""
+        return self.n_bytes < 1.5 * self.n_characters
+
     def tokens_in(self, kind: str, vocab_size: int) -> float:
         """Estimate the number of tokens in the text with this kind of tokenizer."""
         if kind == "bytes":
@@ -51,20 +56,20 @@ class Facts(NamedTuple):
         """Return a vocabulary size for subwords, and the reason.
 
         The size is a power of two, proportional to the square root of the text's size (after Gowda and May 2020). A
-        writer that reads its text often overfits later with a smaller vocabulary. Pass its `epochs` by characters, and
-        `is_short` for a short budget.
+        writer that reads its text often overfits later with a smaller vocabulary (measured in Latin scripts). Pass its
+        `epochs` by characters, and `is_short` for a short budget.
         """
         # source and target share one vocabulary
         text = self.n_bytes * (2 if self.task == "translate" else 1)
         doublings = log2(max(256.0, 4000 * (text / 4e6) ** 0.5))
-        is_small_writer = self.task == "generate" and text < SMALL_TEXT
-        pieces = 2 ** (floor(doublings) if is_short or is_small_writer else round(doublings))
+        is_writer = self.task == "generate" and self.has_short_characters
+        pieces = 2 ** (floor(doublings) if is_short or (is_writer and text < SMALL_TEXT) else round(doublings))
         if self.task == "translate":
             pieces *= 2  # shorter token sequences raised BLEU after two minutes by 3 points
         size = f"{rounded(text / 1e6)} MB of text"
         if self.task in ("classify", "encode"):
             return min(32_000, max(512, 8 * pieces)), f"for {size}, so that most words are single tokens"
-        if self.task == "generate" and not is_short and (often := sum(epochs >= limit for limit in OFTEN_READ)):
+        if is_writer and not is_short and (often := sum(epochs >= limit for limit in OFTEN_READ)):
             reason = f"for {size}, which is read often: a small vocabulary delays overfitting"
             return max(FEWEST_PIECES, pieces // 2**often), reason
         return min(32_000, max(512, pieces)), f"for {size}, so that most tokens occur often"
