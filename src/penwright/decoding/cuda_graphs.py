@@ -36,7 +36,8 @@ def record_cuda_graph(step: Callable[[], Tensor], device: torch.device, pool: Po
     Graphs with the same pool overwrite each other's results when they are replayed. `torch.cuda.graph` would first free
     all unused memory, which takes as long as several steps.
 
-    Garbage is not collected meanwhile: the collector might free an older graph, and no capture survives this.
+    Garbage is not collected meanwhile, unless another thread ends a capture: the collector might free an older graph,
+    and no capture survives this.
     """
     graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
     own = own_stream(device)

@@ -53,12 +53,13 @@ def member_settings(settings: Table, n_members: int, number: int) -> Table:
 
 
 def _like_first_member(settings: Table, first: Path) -> Table:
-    """Return the settings with the first member's tokenizer and model size, so that all members have the same."""
+    """Return the settings with the first member's tokenizer, model size and batches, so that all are alike."""
     if not _is_begun(first):
         return settings
     recipe = Run.open(first).recipe
     size: Table = {"model": {"size": recipe.model.size}} if recipe.model.size else {}
-    return merge({"tokenizer": recipe.tokenizer.model_dump(exclude_none=True)}, size, settings)
+    batch: Table = {"training": {"batch_tokens": recipe.training.batch_tokens}}
+    return merge({"tokenizer": recipe.tokenizer.model_dump(exclude_none=True)}, size, batch, settings)
 
 
 def minutes_for(n_members: int, member_minutes: float) -> float:

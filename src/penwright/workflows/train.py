@@ -60,6 +60,11 @@ class _LargerModelFits(Exception):
         self.plan = plan
 
 
+def _width_and_depth(plan: Plan) -> tuple[int, int]:
+    """Return the size of the model without its embeddings, since the vocabulary depends on the throughput, too."""
+    return plan.recipe.model.d_model, plan.recipe.model.n_layers
+
+
 class _PaceCheck:
     """A check after each step that detects whether training is much faster than the plan assumed.
 
@@ -95,7 +100,7 @@ class _PaceCheck:
             self._replan = None
         if is_fast:
             plan = replan(left)
-            if plan.size.parameters > self._plan.size.parameters:
+            if _width_and_depth(plan) > _width_and_depth(self._plan):
                 raise _LargerModelFits(plan)
 
 

@@ -11,7 +11,7 @@ from penwright.errors import PenwrightError, UsageError
 from penwright.model.size import Size, size_of
 from penwright.text import amount, in_words
 from penwright.training.auto.choices import Choices
-from penwright.training.auto.facts import Facts
+from penwright.training.auto.facts import CHARACTERS_PER_TOKEN, Facts
 from penwright.training.auto.machine import GAIN, choose_compilation
 from penwright.training.auto.throughput import MeasureThroughput
 
@@ -111,16 +111,16 @@ class CapacityPlanner:
         return tokens / self.corpus_tokens
 
     @property
-    def epochs_by_characters(self) -> float:
-        """Number of epochs that a small model completes if its tokens are characters.
+    def tokens_per_character(self) -> float:
+        """Number of tokens on which a small model trains, divided by the number of characters in the text.
 
-        This value is available before a tokenizer is chosen.
+        This value is available before a tokenizer is chosen. If tokens are characters, it is the number of epochs.
         """
         training, number = self._choices.section("training"), self._choices.number
         if "epochs" in training:
-            return number("training.epochs")
+            return number("training.epochs") / CHARACTERS_PER_TOKEN[0]
         if "minutes" not in training:
-            tokens = number("training.tokens") or number("training.steps") * number("training.batch_tokens")
+            tokens = number("training.tokens") or number("training.steps") * self._tokens_per_step
             return tokens / self._facts.n_characters
         # If no size fits the settings, try the smallest one, which raises an error with the reason.
         sizes = [name for name in ("tiny", *LADDER) if self._is_possible(name)] or [LADDER[0]]

@@ -12,8 +12,10 @@ CHARACTERS_PER_TOKEN = (2.4, 0.4)
 # In Chinese and Japanese: characters per token with a vocabulary of 1,024, and the increase for each doubling.
 CHARACTERS_PER_TOKEN_CJK = (1.05, 0.22)
 
-# Vocabulary of writers. It is halved at each of these numbers of epochs by characters. Measured with models of d 128
-# after about five million tokens: 384 tokens for 0.8 MB of text, 1,024 for 1.8 MB, 2,048 for 3.4 MB.
+# Vocabularies of writers in Latin scripts for less than SMALL_TEXT bytes of text: rounded down, and halved at each of
+# these numbers of training tokens per character, but not below FEWEST_PIECES. Measured with a width of 128 and five
+# million training tokens: best were 384 for 0.8 MB, 1,024 or 2,048 for 1.8 to 2 MB, and 4,096 for 3.4 MB (2,048 was
+# nearly as good, and its steps are faster).
 OFTEN_READ, FEWEST_PIECES, SMALL_TEXT = (2.0, 6.0), 384, 4e6
 
 
@@ -52,24 +54,27 @@ class Facts(NamedTuple):
         least, more = CHARACTERS_PER_TOKEN_CJK if self.has_many_characters else CHARACTERS_PER_TOKEN
         return max(1.0, self.n_characters / max(0.5, least + more * log2(vocab_size / 1024)))
 
-    def vocabulary(self, *, epochs: float, is_short: bool) -> tuple[int, str]:
-        """Return a vocabulary size for subwords, and the reason.
+    @property
+    def is_small_novel(self) -> bool:
+        """Whether this is a small text in a Latin script for a writer."""
+        return self.task == "generate" and self.has_short_characters and self.n_bytes < SMALL_TEXT
+
+    def vocabulary(self, *, is_short: bool, tokens_per_character: float = 0.0) -> tuple[int, str]:
+        """Return a vocabulary size for subwords, and the reason. Set `is_short` for a short budget.
 
         The size is a power of two, proportional to the square root of the text's size (after Gowda and May 2020). A
-        writer that reads its text often overfits later with a smaller vocabulary (measured in Latin scripts). Pass its
-        `epochs` by characters, and `is_short` for a short budget.
+        writer that reads a small text often (`tokens_per_character`) overfits later with a smaller vocabulary.
         """
         # source and target share one vocabulary
         text = self.n_bytes * (2 if self.task == "translate" else 1)
         doublings = log2(max(256.0, 4000 * (text / 4e6) ** 0.5))
-        is_writer = self.task == "generate" and self.has_short_characters
-        pieces = 2 ** (floor(doublings) if is_short or (is_writer and text < SMALL_TEXT) else round(doublings))
+        pieces = 2 ** (floor(doublings) if is_short or self.is_small_novel else round(doublings))
         if self.task == "translate":
             pieces *= 2  # shorter token sequences raised BLEU after two minutes by 3 points
         size = f"{rounded(text / 1e6)} MB of text"
         if self.task in ("classify", "encode"):
             return min(32_000, max(512, 8 * pieces)), f"for {size}, so that most words are single tokens"
-        if is_writer and not is_short and (often := sum(epochs >= limit for limit in OFTEN_READ)):
+        if self.is_small_novel and (often := sum(tokens_per_character >= limit for limit in OFTEN_READ)):
             reason = f"for {size}, which is read often: a small vocabulary delays overfitting"
             return max(FEWEST_PIECES, pieces // 2**often), reason
         return min(32_000, max(512, pieces)), f"for {size}, so that most tokens occur often"

@@ -29,8 +29,8 @@ MOST_BIGRAMMED = 8192
 HINTS, HINT_EPOCHS = 0.2, 15.0
 # `training.consistency`: minimum number of epochs, and the share of them that is left, since steps take longer
 CONSISTENT_EPOCHS, CONSISTENT_PACE = 25.0, 0.75
-# Batch size in tokens of writers for which fewer steps are planned, with subwords or characters. Where 650 to 1,400
-# steps of 4,096 tokens fit, it lowered the bits per byte with subwords by 0.1 to 1.6 %, but not those with characters.
+# Batch size in tokens of a writer for which fewer than FEW_STEPS steps are planned (FEW_STEPS_BY_CHARACTERS without
+# subwords). Where 650 to 1,400 steps of 4,096 tokens fit, it lowered the bits per byte with subwords by 0.1 to 1.6 %.
 SMALL_BATCH, FEW_STEPS, FEW_STEPS_BY_CHARACTERS = 2048, 1500, 800
 WARMUP_STEPS, WARMUP_SHARE = 50, 0.2  # number of warm-up steps, and their maximum share of all steps
 
@@ -73,6 +73,7 @@ class _Planner:
             self._suggest("training.minutes", DEFAULT_MINUTES, "for a first try; more minutes give a better model")
 
     def _choose_tokenizer(self) -> None:
+        is_short = self.capacity.is_short
         if self._prefers_characters():
             facts = self.facts
             size = f"{in_words(float(facts.n_characters))} characters, {facts.n_distinct:,} of them distinct"
@@ -82,9 +83,10 @@ class _Planner:
         else:
             self._suggest("tokenizer.type", "bpe", "subwords, which can encode any text")
         if self.choices.section("tokenizer")["type"] in ("bpe", "unigram"):
-            epochs = self.capacity.epochs_by_characters if self.facts.task == "generate" else 0.0
-            vocabulary, reason = self.facts.vocabulary(epochs=epochs, is_short=self.capacity.is_short)
-            self._suggest("tokenizer.vocab_size", vocabulary, reason)
+            is_timed = self.facts.is_small_novel and not (is_short or self.choices.number("tokenizer.vocab_size"))
+            often = self.capacity.tokens_per_character if is_timed else 0.0
+            vocabulary = self.facts.vocabulary(is_short=is_short, tokens_per_character=often)
+            self._suggest("tokenizer.vocab_size", *vocabulary)
             if self.facts.task in ("classify", "encode"):
                 reason = "a word gets the same tokens at the start of a text as elsewhere, which helped in experiments"
                 self._suggest("tokenizer.prefix_space", True, reason)
@@ -92,7 +94,7 @@ class _Planner:
     def _prefers_characters(self) -> bool:
         """Return whether a text-generating model should use characters, not subwords.
 
-        Characters did better in experiments with small texts, and in other scripts than Latin also with medium-sized
+        Characters did better in experiments with small texts, and in scripts other than Latin also with medium-sized
         texts and many epochs. Return False if the settings have a tokenizer type or a vocabulary size.
         """
         facts, requested = self.facts, self.choices.section("tokenizer")
@@ -102,7 +104,7 @@ class _Planner:
         if facts.n_characters < 500_000:
             return True
         is_small = facts.n_characters < 1_200_000 and not self.capacity.is_short
-        return is_small and not facts.has_short_characters and self.capacity.epochs_by_characters >= CHARACTER_EPOCHS
+        return is_small and not facts.has_short_characters and self.capacity.tokens_per_character >= CHARACTER_EPOCHS
 
     def _choose_batch(self) -> None:
         is_short, of_pretrained = self.capacity.is_short, 512 if self.choices.section("lora") else 1024
@@ -130,8 +132,7 @@ class _Planner:
         if size is None or size in LADDER:
             self._suggest("model.qk_norm", True, "keeps attention stable at high learning rates")
             if self._starts_from_bigrams:
-                reason = "the output layer can then be initialized from bigram counts"
-                self._suggest("model.tie_embeddings", "none", reason)
+                self._suggest("model.tie_embeddings", "none", "lets the output layer start from bigram counts")
                 self._suggest("training.bigram_init", True, "replaces the first part of training")
             if facts.task == "translate":
                 self._suggest("model.scale_embeddings", True, "makes translators learn faster")
@@ -151,9 +152,9 @@ class _Planner:
             self._suggest("model.size", *self.capacity.largest_size())
 
     def _shrink_batch(self) -> None:
-        """Choose smaller batches on a CPU if few steps of a new writer of a chosen size fit in the minutes."""
-        chosen = {choice.key for choice in self.choices.made}
-        is_usual = self.choices.is_new and {"model.size", "model.context_length"} <= chosen
+        """Choose smaller batches on a CPU if few steps of a new writer of a usual size fit in the minutes."""
+        has_usual_context = "model.context_length" in {choice.key for choice in self.choices.made}
+        is_usual = self.choices.is_new and has_usual_context and self.choices.section("model").get("size") in LADDER
         is_usual = is_usual and "accumulate" not in self.choices.section("training")
         is_timed = self.facts.task == "generate" and self.capacity.is_on_cpu and self.capacity.counted_tokens is None
         few = FEW_STEPS if self._has_subwords else FEW_STEPS_BY_CHARACTERS
@@ -177,8 +178,7 @@ class _Planner:
             self._suggest("training.label_smoothing", 0.1, "a sentence has more than one good translation")
             self._choose_hints()
         if self.facts.task == "generate" and self.choices.is_new and self._has_subwords:
-            reason = "tokens that the training text lacks keep a small probability"
-            self._suggest("training.label_smoothing", 0.005, reason)
+            self._suggest("training.label_smoothing", 0.01, "tokens that the text lacks keep some probability")
         problem = model.get("problem_type", "single_label_classification")
         is_single = problem == "single_label_classification" and not model.get("balanced", False)
         if self.facts.task == "classify" and is_single:
@@ -190,7 +190,7 @@ class _Planner:
                 return 0.1, "a model overfits to teachers' predictions more slowly than to labels"
             return 0.3, "small labelled sets overfit quickly"
         epochs = self.capacity.epochs
-        rates = [(3.3 if self.capacity.is_short else 1.7, 0.0), (15.0, 0.1), (50.0, 0.2)]  # (limit of epochs, dropout)
+        rates = [(3.3 if self.capacity.is_short else 1.7, 0.0), (20.0, 0.1), (50.0, 0.2)]  # (limit of epochs, dropout)
         return next((rate for limit, rate in rates if epochs < limit), 0.3), f"for about {amount(epochs, 'epoch')}"
 
     def _choose_hints(self) -> None:
@@ -207,8 +207,9 @@ class _Planner:
         """Whether to initialize from bigram counts. This helps new language models with subwords."""
         is_new = self.facts.task == "generate" and not self.choices.section("finetuning")
         is_small = self._has_subwords and self.choices.number("tokenizer.vocab_size") <= MOST_BIGRAMMED
-        is_free = self.choices.section("model").get("tie_embeddings", "none") == "none"
-        return is_new and is_small and is_free
+        model, training = self.choices.section("model"), self.choices.section("training")
+        is_free = model.get("tie_embeddings", "none") == "none" and model.get("zero_init_outputs", True)
+        return is_new and is_small and is_free and training.get("bigram_init", True)
 
     @property
     def _has_subwords(self) -> bool:
