@@ -372,7 +372,7 @@ def test_larger_models_are_timed_on_a_gpu() -> None:
 @pytest.mark.parametrize(
     ("speed", "given", "batch_tokens"),
     [
-        (SPEED, {"training": {"minutes": 60}}, 4096),
+        (SPEED, {"training": {"minutes": 60}, "model": {"size": "tiny"}}, 4096),
         (SPEED / 8, {"training": {"minutes": 10}}, 2048),
         (SPEED / 8, {"training": {"minutes": 10, "batch_tokens": 8192}}, 8192),
         (SPEED / 8, {"training": {"steps": 100}}, 4096),
