@@ -16,7 +16,7 @@ CHARACTERS_PER_TOKEN_CJK = (1.05, 0.22)
 # these numbers of training tokens per character, but not below FEWEST_PIECES. Measured with a width of 128 and five
 # million training tokens: best were 384 for 0.8 MB, 1,024 or 2,048 for 1.8 to 2 MB, and 4,096 for 3.4 MB (2,048 was
 # nearly as good, and its steps are faster).
-OFTEN_READ, FEWEST_PIECES, SMALL_TEXT = (2.0, 6.0), 384, 4e6
+OFTEN_READ, FEWEST_PIECES, SMALL_TEXT = (2.5, 6.0), 384, 4e6
 
 
 class Facts(NamedTuple):
