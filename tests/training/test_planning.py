@@ -175,8 +175,8 @@ def test_only_new_writers_with_subwords_are_smoothed_a_little() -> None:
 @pytest.mark.parametrize(
     ("n_bytes", "often", "vocab_size"),
     [
-        *((800_000, often, size) for often, size in ((1, 1024), (4, 512), (9, 384))),
-        *((1_800_000, often, size) for often, size in ((1, 2048), (3, 1024), (9, 512))),
+        *((800_000, often, size) for often, size in ((1, 1024), (3, 640), (9, 384), (99, 384))),
+        *((1_800_000, often, size) for often, size in ((1, 2048), (3, 1280), (9, 640))),
         *((9_000_000, often, 8192) for often in (1, 9)),
     ],
 )

@@ -12,11 +12,11 @@ CHARACTERS_PER_TOKEN = (2.4, 0.4)
 # In Chinese and Japanese: characters per token with a vocabulary of 1,024, and the increase for each doubling.
 CHARACTERS_PER_TOKEN_CJK = (1.05, 0.22)
 
-# Vocabularies of writers in Latin scripts for less than SMALL_TEXT bytes of text: rounded down, and halved at each of
-# these numbers of training tokens per character, but not below FEWEST_PIECES. Measured with a width of 128 and five
-# million training tokens: best were 384 for 0.8 MB, 1,024 or 2,048 for 1.8 to 2 MB, and 4,096 for 3.4 MB (2,048 was
-# nearly as good, and its steps are faster).
-OFTEN_READ, FEWEST_PIECES, SMALL_TEXT = (2.5, 6.0), 384, 4e6
+# Vocabulary of writers in Latin scripts for less than SMALL_TEXT bytes of text: at most OFTEN[0] * MB ** OFTEN[1] /
+# (training tokens per character) ** OFTEN[2], but not below FEWEST_PIECES. This was fitted to five novels. With a width
+# of 128 and five million training tokens, 384 was best for 0.8 MB, 1,024 or 2,048 for 1.8 to 2 MB, and 4,096 for 3.4 MB
+# (2,048 was nearly as good, and its steps are faster). The effect of more training is a guess.
+OFTEN, FEWEST_PIECES, SMALL_TEXT = (1500.0, 0.7, 0.5), 384, 4e6
 
 
 class Facts(NamedTuple):
@@ -63,7 +63,7 @@ class Facts(NamedTuple):
         """Return a vocabulary size for subwords, and the reason. Set `is_short` for a short budget.
 
         The size is a power of two, proportional to the square root of the text's size (after Gowda and May 2020). A
-        writer that reads a small text often (`tokens_per_character`) overfits later with a smaller vocabulary.
+        writer that reads a small text often (`tokens_per_character`) overfits later with fewer tokens.
         """
         # source and target share one vocabulary
         text = self.n_bytes * (2 if self.task == "translate" else 1)
@@ -74,7 +74,10 @@ class Facts(NamedTuple):
         size = f"{rounded(text / 1e6)} MB of text"
         if self.task in ("classify", "encode"):
             return min(32_000, max(512, 8 * pieces)), f"for {size}, so that most words are single tokens"
-        if self.is_small_novel and (often := sum(tokens_per_character >= limit for limit in OFTEN_READ)):
-            reason = f"for {size}, which is read often: a small vocabulary delays overfitting"
-            return max(FEWEST_PIECES, pieces // 2**often), reason
+        if self.is_small_novel and tokens_per_character:
+            scale, growth, decay = OFTEN
+            most = scale * (text / 1e6) ** growth / tokens_per_character**decay
+            if most < pieces:
+                reason = f"for {size}, which is read often: a small vocabulary delays overfitting"
+                return max(FEWEST_PIECES, int(most // 128) * 128), reason
         return min(32_000, max(512, pieces)), f"for {size}, so that most tokens occur often"
