@@ -36,13 +36,13 @@ def record_cuda_graph(step: Callable[[], Tensor], device: torch.device, pool: Po
     Graphs with the same pool overwrite each other's results when they are replayed. `torch.cuda.graph` would first free
     all unused memory, which takes as long as several steps.
 
-    Garbage is not collected meanwhile, unless another thread ends a capture: the collector might free an older graph,
-    and no capture survives this.
+    Python collects no garbage during the capture, unless another thread ends its own. If the collector freed an older
+    graph, the capture would fail.
     """
     graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
     own = own_stream(device)
     own.wait_stream(current)
-    # the stream's block also switches to `device`, and back even if the capture fails
+    # `torch.cuda.stream` also switches to `device`, and back even if the capture fails
     with torch.cuda.stream(own), _without_garbage_collection():
         # other threads may use the GPU during the capture
         graph.capture_begin(pool, capture_error_mode="thread_local")

@@ -31,7 +31,8 @@ COMPILED_STEPS = 2  # number of steps that the other process takes; torch may co
 MOST_WAITING = 0.5  # maximum share of the remaining budget that the other process may take
 BEGINS = "another process is compiling the training steps; until it has finished, they take longer"
 WITHOUT = "training continues without compiled steps"
-KEYS = {"batch_tokens", "accumulate", "consistency", "precision", "activation_checkpointing"}  # settings of the steps
+# settings in [training] that compiled steps depend on
+KEYS = {"batch_tokens", "accumulate", "consistency", "precision", "activation_checkpointing"}
 LEAST_LEFT = 60.0  # minimum remaining seconds for reading the compiled code, which takes up to 15 seconds
 
 
@@ -57,12 +58,12 @@ def compiling_beside(run: Run, trainer: Trainer, observers: Sequence[Observer]) 
 
 def _start(run: Run, n_threads: int, stack: ExitStack) -> subprocess.Popen[bytes] | None:
     """Start the other process, which ends with the stack. Return None if it is not needed or cannot be started."""
-    set_inductor_cache()  # the other process inherits this folder
+    set_inductor_cache()  # both processes use the same cache of compiled code
     if _marker(run.recipe).exists():
         return None
     try:
         folder = stack.enter_context(TemporaryDirectory(prefix="penwright-", ignore_cleanup_errors=True))
-        # copies of texts that the process makes are deleted with the folder
+        # the process copies texts to this temporary folder, so they are deleted with it
         process = start_process(__name__, [str(run.folder.absolute()), str(n_threads)], TMPDIR=folder)
     except OSError:  # the disk is full, or the system refuses another process
         return None
@@ -89,9 +90,11 @@ class _Switch:
     def __call__(self, trainer: Trainer) -> None:
         if trainer.awaits_compilation:
             self._compile_if_ready(trainer)
-        elif not self._is_measured:  # the first compiled step, which loaded the code, does not count
+        elif not self._is_measured:  # do not measure the first compiled step, which loads the code
             self._is_measured = True
-            if trainer.settings.compile == "on" and trainer.ranks.size == 1:  # all ranks must count the same steps
+            if (
+                trainer.settings.compile == "on" and trainer.ranks.size == 1
+            ):  # several ranks must agree on the number of steps
                 trainer.budget.measure_again()
 
     def _compile_if_ready(self, trainer: Trainer) -> None:
@@ -116,7 +119,7 @@ class _Switch:
 
 
 def _marker(recipe: Recipe) -> Path:
-    """Return the path of an empty file, which exists once the steps of such a recipe are in torch's cache."""
+    """Return the path of an empty file. It exists once torch's cache holds compiled steps for such a recipe."""
     training = recipe.training.model_dump(mode="json", include=KEYS)
     is_frozen = bool(recipe.finetuning and recipe.finetuning.freeze_embeddings)
     versions = [torch.__version__, version("penwright"), torch.get_num_threads()]

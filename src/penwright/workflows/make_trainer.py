@@ -153,7 +153,7 @@ def compiles_later(recipe: Recipe, machine: Machine, vocab_size: int, n_labels: 
     recomputes = training.activation_checkpointing
     asked = (recipe.task, vocab_size, recipe.model, training.tokens_at_once, n_labels)
     size = size_of(*asked, recomputes=recomputes, n_copies=n_copies)
-    # perhaps the decoding steps are compiled at the same time
+    # the decoding steps may be compiled at the same time
     compilers = 2 * COMPILER_BYTES + BYTES_PER_PARAMETER * size.parameters
     return available_memory() >= 2 * size.training_bytes + compilers
 

@@ -61,7 +61,7 @@ class _LargerModelFits(Exception):
 
 
 def _width_and_depth(plan: Plan) -> tuple[int, int]:
-    """Return the size of the model without its embeddings, since the vocabulary depends on the throughput, too."""
+    """Return the width and the depth. The vocabulary does not count, since it depends on the pace, too."""
     return plan.recipe.model.d_model, plan.recipe.model.n_layers
 
 

@@ -27,7 +27,7 @@ NO_TEXT = Broken("a field that holds an object, not a text")
 EMPTY_LIST = "[ ]"  # the cell of an empty list; unlike "[]", it is not the text of an answer
 SURROGATES = re.compile("[\ud800-\udfff]")
 MOST_PATHS = 2000  # if more fields than this are found, the names of some are data
-MOST_INNER = 200  # in that case, an object with more fields than this is one cell
+MOST_INNER = 200  # among more than MOST_PATHS fields, an object with more fields than this is one cell
 LONGEST_LITERAL = 16  # no literal of JSON, such as -Infinity, is longer, in characters
 SPACE = " \t\r\n,"  # characters that may separate the values of a JSON list
 

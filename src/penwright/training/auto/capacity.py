@@ -74,7 +74,7 @@ class CapacityPlanner:
     def vocab_size(self) -> int:
         """Size of the vocabulary, or an estimate of it before the tokenizer is trained."""
         kind, requested = self._choices.section("tokenizer")["type"], int(self._choices.number("tokenizer.vocab_size"))
-        # the recipe of a teacher by characters has no vocabulary size
+        # if the tokens of a teacher are characters, its recipe has no vocabulary size
         if requested and (self._choices.section("finetuning") or self._choices.section("tokenizer").get("from")):
             return requested
         if kind == "characters":
@@ -112,7 +112,7 @@ class CapacityPlanner:
 
     @property
     def tokens_per_character(self) -> float:
-        """Number of tokens on which a small model trains, divided by the number of characters in the text.
+        """Number of training tokens of a small model for each character of the text.
 
         This value is available before a tokenizer is chosen. If tokens are characters, it is the number of epochs.
         """

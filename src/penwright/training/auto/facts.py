@@ -56,14 +56,15 @@ class Facts(NamedTuple):
 
     @property
     def is_small_novel(self) -> bool:
-        """Whether this is a small text in a Latin script for a writer."""
+        """Whether a writer trains on a small text in a Latin script."""
         return self.task == "generate" and self.has_short_characters and self.n_bytes < SMALL_TEXT
 
     def vocabulary(self, *, is_short: bool, tokens_per_character: float = 0.0) -> tuple[int, str]:
-        """Return a vocabulary size for subwords, and the reason. Set `is_short` for a short budget.
+        """Return a vocabulary size for subwords, and the reason. `is_short` means that the budget is short.
 
         The size is a power of two, proportional to the square root of the text's size (after Gowda and May 2020). A
-        writer that reads a small text often (`tokens_per_character`) overfits later with fewer tokens.
+        writer that reads a small text often gets a smaller vocabulary, since it then overfits later. How often it reads
+        the text is given by `tokens_per_character`: the number of training tokens for each character.
         """
         # source and target share one vocabulary
         text = self.n_bytes * (2 if self.task == "translate" else 1)
