@@ -1241,7 +1241,8 @@ def test_linear_rope_scaling_is_read_from_a_gguf_file(keys, factor, saved_gguf: 
     ("key", "value", "message"),
     [
         ("rope.scaling.factor", -1.0, r"rope\.scaling: factor: must be greater than 0"),
-        ("rope.scaling.attn_factor", 2.0, r"llama\.rope\.scaling\.attn_factor = 2\.0 is not supported, only 1\.0"),
+        ("rope.scaling.attn_factor", 2.0, r"rope\.scaling\.attn_factor = 2\.0 is supported only for YaRN"),
+        ("rope.scaling.yarn_ext_factor", 0.5, r"yarn_ext_factor = 0\.5 is not supported"),
         ("attention.scale", 0.1, r"llama\.attention\.scale = 0\.1.* is not supported"),
         ("logit_scale", 0.5, r"llama\.logit_scale = 0\.5 is not supported"),
         ("expert_count", 8.0, r"llama\.expert_count = 8\.0 is not supported"),

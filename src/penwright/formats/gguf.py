@@ -1,13 +1,14 @@
-"""Export of language models to llama.cpp: GGUF files of architecture "llama", "qwen2" or "qwen3"."""
+"""Export of language models to llama.cpp: GGUF files of architecture "llama", "qwen2", "qwen3" or "gpt2"."""
 
 from collections.abc import Iterator
-from math import sqrt
+from math import log, sqrt
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from penwright.config import ModelSettings, Precision, Table, flatten
+from penwright.config import ModelSettings, Precision, RotaryScaling, Table, flatten
 from penwright.errors import PenwrightError, import_extra
 from penwright.formats.export import NO_METADATA, ModelMetadata, check_limits, cpu_copy, rope_factors
 from penwright.formats.gguf_tokenizer import describe_tokenizer
@@ -46,15 +47,18 @@ KEYS = {  # our settings, mapped to GGUF keys without the architecture prefix
     "norm.eps": "attention.layer_norm_rms_epsilon",
     "positions.base": "rope.freq_base",
 }
+LAYER_NORM_EPS = "attention.layer_norm_epsilon"  # the key of norm.eps for GPT-2
 ROPE_FACTORS = "rope_freqs.weight"  # RoPE frequency factors: each RoPE frequency is divided by its factor
-VARIANTS: dict[str, Table] = {"llama": {}, "qwen2": {"qkv_bias": True}, "qwen3": {"qk_norm": True}}
+ROTARY: Table = {"positions": {"type": "rotary"}, "norm": {"type": "rms"}, "bias": False, "feed_forward": "swiglu"}
+VARIANTS: dict[str, Table] = {  # architectures of llama.cpp, with our settings for them
+    "llama": ROTARY,
+    "qwen2": ROTARY | {"qkv_bias": True},
+    "qwen3": ROTARY | {"qk_norm": True},
+    "gpt2": {"positions": {"type": "learned"}, "norm": {"type": "layer"}, "bias": True, "feed_forward": "gelu_tanh"},
+}
 LIMITS: dict[str, tuple[object, ...]] = {
-    "positions.type": ("rotary",),
-    "norm.type": ("rms",),
     "norm_position": ("pre",),
     "embedding_norm": (False,),
-    "feed_forward": ("swiglu",),
-    "bias": (False,),
     "output_bias": (False,),
     "window": (None,),
 }
@@ -78,14 +82,9 @@ def save_gguf(
         raise PenwrightError(
             "gguf is for language models. Export translators to ctranslate2, and classifiers and encoders to onnx"
         )
-    settings = model.settings
-    limits = {**LIMITS, "qkv_bias": (None, False) if settings.qk_norm else (None, False, True)}
-    scaling = settings.positions.scaling if settings.positions.type == "rotary" else None
-    if variant_of(settings) != "llama" or (scaling and scaling.yarn):  # YaRN also scales attention
-        limits |= {"positions.scaling": (None,)}
-    check_limits(settings, limits, "Penwright cannot write this model as GGUF", REMEDY)
+    check_limits(model.settings, _limits(model.settings), "Penwright cannot write this model as GGUF", REMEDY)
     gguf = import_extra("gguf", "gguf", "GGUF files")
-    writer = gguf.GGUFWriter(folder / FILE_NAME, variant_of(settings))
+    writer = gguf.GGUFWriter(folder / FILE_NAME, variant_of(model.settings))
     writer.add_file_type(gguf.LlamaFileType[FILE_TYPES[precision]])
     _describe_model(writer, model.settings, tokenizer.vocab_size)
     describe_tokenizer(writer, tokenizer, template_of(metadata.chat).end_of_answer(tokenizer))
@@ -93,7 +92,7 @@ def save_gguf(
         writer.add_license(metadata.licence)
     if metadata.chat is not None:
         writer.add_chat_template(metadata.chat.template)
-    if (factors := rope_factors(settings)) is not None:
+    if _has_llama_3_scaling(model.settings) and (factors := rope_factors(model.settings)) is not None:
         writer.add_tensor(ROPE_FACTORS, factors.numpy())
     for name, tensor in _tensors(model):
         kind = _quantization(gguf, tensor, precision)
@@ -105,34 +104,83 @@ def save_gguf(
     (folder / "tokenizer.json").write_bytes(tokenizer.plain_content)
 
 
+def _limits(settings: ModelSettings) -> dict[str, tuple[object, ...]]:
+    """Return the values that llama.cpp supports for this model's architecture, by the names of our settings."""
+    variant, limits = variant_of(settings), dict(LIMITS)
+    limits |= {name: (value,) for name, value in flatten(VARIANTS[variant]).items()}
+    limits["qkv_bias"] = {"qwen3": (None, False), "gpt2": (None, True)}.get(variant, (None, False, True))
+    if variant == "gpt2":
+        limits |= {"qk_norm": (False,), "n_kv_heads": (settings.n_heads,)}
+        limits["d_head"] = (settings.d_model // settings.n_heads,)
+    elif variant != "llama" and _has_llama_3_scaling(settings):
+        limits["positions.scaling"] = (None,)
+    return limits
+
+
+def _has_llama_3_scaling(settings: ModelSettings) -> bool:
+    scaling = settings.positions.scaling if settings.positions.type == "rotary" else None
+    return scaling is not None and scaling.original_context is not None and not scaling.yarn
+
+
 def _describe_model(writer: Any, settings: ModelSettings, vocab_size: int) -> None:
-    table = flatten(settings.model_dump())
+    variant, table = variant_of(settings), flatten(settings.model_dump())
     writer.add_vocab_size(vocab_size)
-    for ours, theirs in KEYS.items():
-        value = table[ours]
-        (writer.add_float32 if isinstance(value, float) else writer.add_uint32)(
-            f"{variant_of(settings)}.{theirs}", value
-        )
+    for ours, theirs in (KEYS | ({"norm.eps": LAYER_NORM_EPS} if variant == "gpt2" else {})).items():
+        if ours in table:
+            _add_number(writer, f"{variant}.{theirs}", table[ours])
     writer.add_value_length(settings.d_head)
-    writer.add_rope_dimension_count(settings.d_head)
+    if settings.positions.type == "rotary":
+        writer.add_rope_dimension_count(settings.d_head)
+        if settings.positions.scaling is not None and not _has_llama_3_scaling(settings):
+            _describe_scaling(writer, variant, settings.positions.scaling)
+
+
+def _describe_scaling(writer: Any, variant: str, scaling: RotaryScaling) -> None:
+    """Write linear scaling or YaRN. llama.cpp multiplies its usual attention factor of YaRN by `attn_factor`."""
+    table: Table = {"factor": scaling.factor}
+    if scaling.yarn:
+        table |= {"original_context_length": scaling.original_context}
+        table |= {"yarn_beta_slow": scaling.low_freq_factor, "yarn_beta_fast": scaling.high_freq_factor}
+        table |= {"attn_factor": scaling.attention_factor / usual_attention_factor(scaling.factor)}
+    writer.add_string(f"{variant}.rope.scaling.type", "yarn" if scaling.yarn else "linear")
+    for name, value in table.items():
+        _add_number(writer, f"{variant}.rope.scaling.{name}", value)
+
+
+def usual_attention_factor(factor: float) -> float:
+    """Return the attention factor of YaRN that llama.cpp computes from the scaling factor."""
+    return 1.0 + 0.1 * log(factor)
+
+
+def _add_number(writer: Any, key: str, value: int | float) -> None:
+    (writer.add_float32 if isinstance(value, float) else writer.add_uint32)(key, value)
 
 
 def variant_of(settings: ModelSettings) -> str:
-    """Return the name of the architecture in llama.cpp."""
+    """Return the name of the architecture in llama.cpp that is closest to the model."""
+    if settings.positions.type == "learned":
+        return "gpt2"
     return "qwen3" if settings.qk_norm else "qwen2" if settings.qkv_bias else "llama"
 
 
 def _tensors(model: DecoderOnly) -> Iterator[tuple[str, Tensor]]:
     """Yield all tensors with their names in llama.cpp."""
-    settings = model.settings
-    for name, weight in weights_of(model).items():
+    settings, weights = model.settings, weights_of(model)
+    variant = variant_of(settings)
+    for name, weight in weights.items():
         module, tensor = name.rpartition(".")[0], cpu_copy(weight)
         if module == "embedding.tokens" and settings.scale_embeddings:  # llama.cpp does not scale embeddings
             if settings.tie_embeddings != "none":
                 yield "output.weight", tensor
             tensor = tensor * sqrt(settings.d_model)
-        if module.endswith(("attention.query", "attention.key")) and variant_of(settings) == "llama":
+        if module.endswith(("attention.query", "attention.key")) and variant == "llama":
             tensor = _interleaved(tensor, settings.d_head)
+        if variant == "gpt2" and module.endswith(("attention.key", "attention.value")):
+            continue
+        if variant == "gpt2" and module.endswith("attention.query"):  # one tensor holds Q, K and V
+            rest = [cpu_copy(weights[name.replace("query", part)]) for part in ("key", "value")]
+            yield their_name(name).replace("attn_q", "attn_qkv"), torch.cat([tensor, *rest])
+            continue
         yield their_name(name), tensor
 
 

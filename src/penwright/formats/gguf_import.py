@@ -13,7 +13,15 @@ from torch import Tensor
 
 from penwright.config import ModelSettings, RotaryScaling, Table, merge, validate
 from penwright.errors import PenwrightError, import_extra
-from penwright.formats.gguf import GGUF_NAMES, KEYS, ROPE_FACTORS, VARIANTS, their_name
+from penwright.formats.gguf import (
+    GGUF_NAMES,
+    KEYS,
+    LAYER_NORM_EPS,
+    ROPE_FACTORS,
+    VARIANTS,
+    their_name,
+    usual_attention_factor,
+)
 from penwright.formats.gguf_tokenizer import CHAT_TEMPLATE, is_guessed, read_tokenizer, special_piece
 from penwright.formats.pretrained import (
     Outline,
@@ -33,16 +41,12 @@ MAGIC, VERSIONS = b"GGUF", (2, 3)
 MOST_KEYS, MOST_TENSORS, MOST_DIMENSIONS, LONGEST = 1 << 16, 1 << 20, 4, 1 << 24
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 STRING, ARRAY = 8, 9
-GPT2: Table = {"positions": {"type": "learned"}, "norm": {"type": "layer"}, "bias": True, "feed_forward": "gelu_tanh"}
-READ: dict[str, Table] = {
-    **{name: {"feed_forward": "swiglu", "positions": {"type": "rotary"}, **own} for name, own in VARIANTS.items()},
-    "gpt2": GPT2,
-}
-ALSO = {"attention.layer_norm_epsilon": "norm.eps"}  # keys that only GPT-2 has
 NEUTRAL: dict[str, tuple[object, ...]] = {  # other keys that change the vectors, and their supported values
     "attention.causal": (True,),
     "attention.scale": (0.0,),
-    "rope.scaling.attn_factor": (1.0,),
+    "rope.scaling.yarn_log_multiplier": (0.0,),
+    "rope.scaling.yarn_ext_factor": (1.0, -1.0),
+    "rope.scaling.yarn_attn_factor": (1.0, -1.0),
     "expert_count": (0,),
     "logit_scale": (0.0, 1.0),
     "residual_scale": (0.0, 1.0),
@@ -205,17 +209,17 @@ def _vocab_size(file: GGUFFile) -> int:
 
 def _settings(file: GGUFFile, name: str) -> ModelSettings:
     """Convert the metadata of the file to our settings."""
-    if name not in READ:
+    if name not in VARIANTS:
         raise PenwrightError(
-            f"general.architecture = {name!r} is not supported. Supported architectures: {', '.join(READ)}"
+            f"general.architecture = {name!r} is not supported. Supported architectures: {', '.join(VARIANTS)}"
         )
     own = {key.removeprefix(f"{name}."): value for key, value in file.metadata.items()}
-    own |= {KEYS[ours]: own[theirs] for theirs, ours in ALSO.items() if theirs in own}
+    own |= {KEYS["norm.eps"]: own[LAYER_NORM_EPS]} if LAYER_NORM_EPS in own else {}
     for key, values in NEUTRAL.items():
         if own.get(key, values[0]) not in values:
             raise PenwrightError(f"{name}.{key} = {own[key]!r} is not supported, only {listed(values)}")
     tied = "none" if f"{GGUF_NAMES['output']}.weight" in file.stored else "output"
-    table: Table = {**READ[name], "tie_embeddings": tied}
+    table: Table = {**VARIANTS[name], "tie_embeddings": tied}
     for ours, theirs in KEYS.items():
         if theirs in own:
             value = float(str(np.float32(own[theirs]))) if isinstance(own[theirs], float) else own[theirs]
@@ -238,10 +242,21 @@ def _settings(file: GGUFFile, name: str) -> ModelSettings:
 def _scaling(file: GGUFFile, own: Mapping[str, Any], settings: ModelSettings) -> RotaryScaling | None:
     """Return the RoPE scaling. For Llama 3, derive its parameters from the file's tensor of frequency factors."""
     kind = own.get("rope.scaling.type", "linear")
-    if kind not in ("none", "linear"):
-        raise PenwrightError(f"rope.scaling.type = {kind!r} is not supported, only 'none' and 'linear' are")
+    if kind not in ("none", "linear", "yarn"):
+        raise PenwrightError(f"rope.scaling.type = {kind!r} is not supported, only 'none', 'linear' and 'yarn' are")
     # As in llama.cpp, a missing factor and 0 mean no scaling. Old files have rope.scale_linear.
     factor = own.get("rope.scaling.factor") or own.get("rope.scale_linear") or 1.0
+    attention = own.get("rope.scaling.attn_factor", 1.0)
+    if kind == "yarn":
+        table: Table = {"yarn": True, "factor": factor, "attention_factor": attention}
+        table["original_context"] = own.get("rope.scaling.original_context_length", settings.context_length)
+        table["low_freq_factor"] = own.get("rope.scaling.yarn_beta_slow", 1.0)
+        table["high_freq_factor"] = own.get("rope.scaling.yarn_beta_fast", 32.0)
+        scaling = validate(RotaryScaling, table, "the metadata rope.scaling")
+        attention = scaling.attention_factor * usual_attention_factor(scaling.factor)
+        return scaling.model_copy(update={"attention_factor": attention})
+    if attention != 1.0:
+        raise PenwrightError(f"rope.scaling.attn_factor = {attention!r} is supported only for YaRN")
     if kind == "linear" and factor != 1.0:
         return validate(RotaryScaling, {"factor": factor}, "the metadata rope.scaling")
     if ROPE_FACTORS not in file.stored:
