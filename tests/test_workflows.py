@@ -452,6 +452,13 @@ def test_model_is_not_judged_by_differences_that_may_be_due_to_chance(trained_ru
     assert message.startswith("4 held-out texts: too few")
 
 
+def test_each_baseline_is_judged_by_its_own_standard_error(trained_run: Path) -> None:
+    run, errors = Run(trained_run), {"balanced accuracy": 8.0, "macro-F1": None, "accuracy": 0.4}
+    run.append("metrics.jsonl", {"step": 10**6, **dict.fromkeys(errors, 74.0)})
+    (message,) = unbeaten(run, 10**6, *(Score(name, 75.0, True, "bag", error) for name, error in errors.items()))
+    assert message.startswith("not beaten: accuracy 75.000")
+
+
 def test_overfitting_is_detected_from_the_evaluations(trained_run: Path) -> None:
     run, step = Run(trained_run), Run(trained_run).checkpoints.last_step()
     run.append("metrics.jsonl", {"step": step, "nats per token": 3.0})

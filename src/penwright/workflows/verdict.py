@@ -16,8 +16,8 @@ FEWEST_JUDGED = 30  # minimum number of held-out texts for comparing a classifie
 def verdicts(run: Run, context: RunContext, step: int, baselines: Sequence[Score]) -> Iterator[str]:
     """Yield a message about each baseline that the checkpoint of `step` does not beat. Skip perfect scores.
 
-    Also skip baselines within a standard error (of the accuracy, for macro-F1), unless fine-tuning changed nothing. If
-    the first such baseline is a linear classifier, say that the model is level with it.
+    Also skip baselines within a standard error (for macro-F1: that of the first score of the same baseline), unless
+    fine-tuning changed nothing. If the first such baseline is a linear classifier, say that the model is level with it.
     """
     n, is_unchanged = len(context.held_out), not step and not context.is_trained
     if baselines and context.recipe.task == "classify" and n < FEWEST_JUDGED:
@@ -26,10 +26,12 @@ def verdicts(run: Run, context: RunContext, step: int, baselines: Sequence[Score
     history = run.records(METRICS)
     scores = next((record for record in history if record["step"] == step), {})
     needs = "more text" if is_overfitted(history, run.checkpoints.last_step(), step) else "more minutes, or more text"
-    errors = {(each.note, each.higher_is_better): each.standard_error for each in baselines if each.standard_error}
+    known = [each for each in reversed(baselines) if each.standard_error]  # reversed: the first score of a note wins
+    errors = {(each.note, each.higher_is_better): each.standard_error or 0.0 for each in known}
     is_level = False
     for baseline in (each for each in baselines if each.name in scores):
-        value, error = scores[baseline.name], errors.get((baseline.note, baseline.higher_is_better), 0.0)
+        value, error = scores[baseline.name], baseline.standard_error
+        error = errors.get((baseline.note, baseline.higher_is_better), 0.0) if error is None else error
         score = baseline._replace(value=nan if value is None else value)  # a score of None was not finite
         is_perfect = score.higher_is_better and score.value >= 100  # scores where higher is better are percentages
         is_alike = abs(score.value - baseline.value) <= error and not is_unchanged
