@@ -54,7 +54,7 @@ def test_settings_are_compared_on_pairs_that_did_not_choose_them(
     monkeypatch.setattr(
         translator, "translate", lambda texts, **more: read.append([*texts]) or translate(texts, **more)
     )
-    sources = [f"{a}{b} {c}" for a in "abcd" for b in "ab" for c in "abc"]
+    sources = [f"{a}{b} {c}" for a in "abcd" for b in "ab" for c in "abc" for _ in range(1 + (c == "b"))]
     tune(translator, sources, sources)
     chosen_on, *compared_on = map(set, read)
     assert len(compared_on) == 2 and compared_on[0] == compared_on[1]
@@ -73,8 +73,9 @@ def test_reranking_equals_the_search_with_a_coverage_penalty(translator: Transla
 
 
 def test_too_few_pairs_are_refused(translator: Translator) -> None:
-    with pytest.raises(PenwrightError, match="pairs is 3, but tuning needs at least 20"):
-        tune(translator, SOURCES[:3], SOURCES[:3])
+    for sources in (SOURCES[:3], SOURCES[:1] * 20):
+        with pytest.raises(PenwrightError, match=f"pairs is {len(sources)}, but tuning needs at least 20, with at"):
+            tune(translator, sources, sources)
 
 
 def test_tuning_recovers_settings_at_least_as_good(translator: Translator) -> None:

@@ -51,25 +51,27 @@ class Tuning:
 def tune(translator: Translator, sources: Sequence[str], references: Sequence[str], say: Say = say_nothing) -> Tuning:
     """Choose settings on half of the pairs, and compare them with the current settings on the other half.
 
-    The n-best list of each source is generated once, then reranked with all settings. Raises PenwrightError for fewer
-    than FEWEST pairs.
+    Pairs with the same source are in the same half. The n-best list of each source is generated once, then reranked
+    with all settings. Raises PenwrightError for fewer than FEWEST pairs, or fewer than 2 different sources.
     """
-    if len(sources) < FEWEST:
-        raise PenwrightError(
-            f"the number of pairs is {len(sources)}, but tuning needs at least {FEWEST}. Pass more pairs"
-        )
-    current, chosen_on = translator.defaults, sources[::2]
+    half = {source: number % 2 for number, source in enumerate(dict.fromkeys(sources))}
+    if len(sources) < FEWEST or len(half) < 2:
+        needed = f"tuning needs at least {FEWEST}, with at least 2 different sources"
+        raise PenwrightError(f"the number of pairs is {len(sources)}, but {needed}. Pass more pairs")
+    pairs = list(zip(sources, references, strict=True))
+    first, second = ([pair for pair in pairs if half[pair[0]] == number] for number in (0, 1))
+    current, chosen_on = translator.defaults, [source for source, _ in first]
     say(f"finding the {current.beam_size} best translations of {len(chosen_on):,} sources")
     translations = translator.translate(chosen_on, n_best=current.beam_size, constraints=NO_CONSTRAINTS)
     lists = [translation.candidates for translation in translations]
     say(f"reranking the translations with {len(LENGTH_PENALTIES) * len(COVERAGE_PENALTIES)} combinations of penalties")
     covered = _coverages(translator, chosen_on, lists)
     trials = [
-        Trial(*settings, *_bleu_and_chrf(_ranked(lists, covered, *settings), references[::2]))
+        Trial(*settings, *_bleu_and_chrf(_ranked(lists, covered, *settings), [reference for _, reference in first]))
         for settings in product(LENGTH_PENALTIES, COVERAGE_PENALTIES)
     ]
     trials.sort(key=lambda trial: -(trial.bleu + trial.chrf))
-    sources, references = sources[1::2], references[1::2]
+    sources, references = zip(*second, strict=True)
     say(f"comparing the best settings with the current ones on the other {len(sources):,} sources")
     before = [translation.text for translation in translator.translate(sources, constraints=NO_CONSTRAINTS)]
     after = _translated_by(translator, sources, trials[0])
