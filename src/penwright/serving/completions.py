@@ -23,7 +23,7 @@ from penwright.serving.completion_fields import (
     Usage,
 )
 from penwright.serving.errors import RequestTooLarge
-from penwright.serving.fields import check_texts, is_off
+from penwright.serving.fields import check_texts
 from penwright.serving.model_worker import ModelWorker
 from penwright.serving.settings import ServingSettings
 from penwright.tokenizers import TextStream, Tokenizer
@@ -252,7 +252,7 @@ def _settings(body: CompletionRequest) -> DecodingSettings:
         max_new_tokens=16 if body.max_tokens is None else max(1, body.max_tokens),
         temperature=1.0 if body.temperature is None else body.temperature,
         top_p=None if body.top_p in {None, 1.0} else max(body.top_p or 0.0, MIN_TOP_P),
-        top_k=None if is_off("top_k", body.top_k) else body.top_k,
+        top_k=body.top_k,
         min_p=body.min_p,
         repetition_penalty=body.repetition_penalty or 1.0,
         presence_penalty=body.presence_penalty or 0.0,

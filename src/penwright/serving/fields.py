@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import parse_qs
@@ -20,13 +20,6 @@ from penwright.serving.errors import RequestTooLarge, first_problem
 from penwright.serving.model_registry import ModelRegistry
 from penwright.serving.settings import ServingSettings
 
-OFF: Mapping[str, Collection[float]] = {  # values that other programs send to disable a setting
-    "top_k": (0, -1),
-    "top_n_sigma": (0, -1),
-    "no_repeat_ngram": (0,),
-    "epsilon_cutoff": (0,),
-    "eta_cutoff": (0,),
-}
 FORM, PARTS = "application/x-www-form-urlencoded", "multipart/form-data"
 MAX_FIELDS = 1000  # maximum number of fields of a form
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")  # JSON escape of a surrogate, which is half of a character
@@ -127,24 +120,13 @@ def decoding_settings(defaults: DecodingSettings, changes: Mapping[str, Any], wh
         raise UsageError(f"unknown key '{str(unknown)[:40]}' in {where}: {hint}")
     for name, most in LISTS.items():
         _check_size(f"{where}.{name}", changes.get(name), most)
-    table = {**defaults.model_dump(), **{name: _plain(name, value) for name, value in changes.items()}}
+    plain = {name: tuple(value) if isinstance(value, list) else value for name, value in changes.items()}
+    table = {**defaults.model_dump(), **plain}
     try:
         return DecodingSettings.model_validate(table, strict=True)
     except ValidationError as error:
         place, reason = first_problem(error.errors(include_url=False), table)
         raise UsageError(f"{where}.{place}: {reason}") from None
-
-
-def is_off(name: str, value: object) -> bool:
-    """Return whether this value disables the setting."""
-    return type(value) in (int, float) and value in OFF.get(name, ())
-
-
-def _plain(name: str, value: Any) -> Any:
-    """Convert a JSON value to the setting's type: a list to a tuple, and a value that disables the setting to None."""
-    if is_off(name, value):
-        return None
-    return tuple(value) if isinstance(value, list) else value
 
 
 def _check_size(name: str, value: object, most: _MaxSize) -> None:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
-from penwright.config import Task
+from penwright.config import Task, flatten
 from penwright.errors import PenwrightError
 from penwright.run.checkpoints import Record
 from penwright.run.folder import RECIPE, Run
@@ -157,7 +157,7 @@ def samples(registry: Registry, run: RunName) -> Samples:
 @router.get("/settings")
 def settings(registry: Registry, run: RunName) -> RunSettings:
     """Return the settings of a run's recipe."""
-    return RunSettings(settings=_flat(run_of(registry, run).recipe.model_dump(mode="json")))
+    return RunSettings(settings=flatten(run_of(registry, run).recipe.model_dump(mode="json")))
 
 
 @router.post("/stop")
@@ -290,11 +290,3 @@ def _with_speed(steps: Sequence[Record]) -> list[Record]:
 def _columns(records: Sequence[Record]) -> dict[str, Column]:
     names = dict.fromkeys(name for record in records for name in record)
     return {name: [finite_or_none(record.get(name)) for record in records] for name in names}
-
-
-def _flat(table: dict[str, Any], above: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in table.items():
-        whole = f"{above}.{name}" if above else name
-        flat |= _flat(value, whole) if isinstance(value, dict) else {whole: value}
-    return flat

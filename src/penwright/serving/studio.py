@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 from urllib.parse import quote
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, Request
 from fastapi.responses import StreamingResponse
 
 from penwright.errors import PenwrightError, UsageError
 from penwright.run.folder import CORPUS, Run
 from penwright.serving.errors import ERROR_RESPONSES
 from penwright.serving.fields import Registry
-from penwright.serving.runs import LIVE, folders, run_of, state_of
+from penwright.serving.runs import LIVE, RunName, folders, run_of, state_of
 from penwright.serving.settings import ServingSettings
 from penwright.serving.studio_fields import (
     Done,
@@ -95,7 +95,6 @@ def _studio(request: Request) -> Studio:
 
 
 TheStudio = Annotated[Studio, Depends(_studio)]
-RunName = Annotated[str, Query(max_length=500)]
 
 
 @router.get("")
