@@ -8,7 +8,8 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the server is an extra: pip install 'penwright[serve]'")
 
-from penwright.serving.batching import BATCH, ClientsDisconnected, DynamicBatcher, PendingAnswers
+from penwright.serving.batching import BATCH, DynamicBatcher, PendingAnswers
+from penwright.serving.checks import ClientsDisconnected
 
 Batches = list[tuple[str, list[str]]]
 T = TypeVar("T")

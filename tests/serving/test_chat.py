@@ -13,7 +13,8 @@ import pytest
 import penwright
 from penwright.generation.generator import Generator
 from penwright.serving import model_worker
-from penwright.serving.model_worker import ModelWorker, _build_check
+from penwright.serving.checks import build_check
+from penwright.serving.model_worker import ModelWorker
 from penwright.tokenizers.chat_template import Message
 
 from .conftest import StartServer
@@ -78,7 +79,7 @@ def test_shortening_a_conversation_is_limited_in_time(answering: Answering, monk
     _, chat, _ = answering
     messages = [{"role": ("user", "assistant")[n % 2], "content": "Hello"} for n in range(99)]
     assert chat(messages=messages)["status"] == 200
-    monkeypatch.setattr(model_worker, "_build_check", lambda disconnected, until: _build_check(disconnected, 0.0))
+    monkeypatch.setattr(model_worker, "build_check", lambda disconnected, until: build_check(disconnected, 0.0))
     refused = chat(messages=messages)
     assert refused["status"] == 400
     assert "takes too long" in refused["error"]["message"]

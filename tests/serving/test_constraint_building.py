@@ -13,7 +13,7 @@ from penwright.config import DecodingSettings
 from penwright.decoding.constraints import constraints
 from penwright.decoding.constraints.constraints import CompletionConstraint
 from penwright.errors import PenwrightError
-from penwright.serving.batching import ClientsDisconnected
+from penwright.serving.checks import ClientsDisconnected
 
 from .conftest import ApiCall, RunningServer, StartServer, eventually
 

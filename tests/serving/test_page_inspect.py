@@ -13,7 +13,7 @@ import pytest
 
 from penwright.inspection import Inspector
 from penwright.inspection.comparison import compare
-from penwright.serving.inspect import run_while_connected
+from penwright.serving.inspect import run_inspection
 from penwright.serving.model_worker import ModelWorker
 
 SLOW: dict[str, Callable[[Inspector], object]] = {
@@ -227,12 +227,12 @@ def test_client_that_disconnects_stops_its_inspection(runs: Path, question: str)
         answered.append(SLOW[question](inspector))
 
     async def ask_and_leave() -> None:
-        asking = asyncio.create_task(run_while_connected(worker, answer))
+        asking = asyncio.create_task(run_inspection(worker, answer))
         await asyncio.to_thread(has_begun.wait, 10)
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
         may_go_on.set()
-        assert await run_while_connected(worker, SLOW[question]) is not None
+        assert await run_inspection(worker, SLOW[question]) is not None
 
     with ThreadPoolExecutor(1) as thread:  # other tests' browsers keep an event loop running in this thread
         thread.submit(asyncio.run, ask_and_leave()).result()

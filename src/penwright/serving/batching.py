@@ -13,17 +13,13 @@ from typing import Any, Generic, TypeVar
 
 from penwright.decoding.continuous_batching import ContinuousBatch
 from penwright.decoding.requests import Request, TokenUpdate
-from penwright.errors import PenwrightError
+from penwright.serving.checks import ClientsDisconnected
 
 UpdateQueue = asyncio.Queue[tuple[Request, TokenUpdate | Exception]]
 BatchKey = TypeVar("BatchKey", bound=Hashable)
 Result = TypeVar("Result")
 BATCH = 32  # maximum number of texts per batch
 WAIT = 0.004  # seconds in which to collect texts before the first batch
-
-
-class ClientsDisconnected(PenwrightError):
-    """All clients that waited for a result have disconnected."""
 
 
 class CompletionWorker:

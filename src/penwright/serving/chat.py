@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, Field
 from penwright.decoding.requests import MAX_NEW_TOKENS
 from penwright.errors import UsageError, do_nothing
 from penwright.generation.generator import Generator
+from penwright.serving.checks import Check
 from penwright.serving.completion_fields import (
     MAX_LOGPROBS,
     CompletionChoice,
@@ -27,7 +28,7 @@ from penwright.serving.completions import CompletionJob
 from penwright.serving.errors import ERROR_RESPONSES
 from penwright.serving.fields import MAX_INT, Limits, Name, Registry, Text, as_json, check_lengths
 from penwright.serving.model_registry import ModelRegistry, UnknownModel
-from penwright.serving.model_worker import Check, ModelWorker
+from penwright.serving.model_worker import ModelWorker
 from penwright.serving.openai import events, sent
 from penwright.serving.settings import ServingSettings
 from penwright.tokenizers.chat_template import Message

@@ -16,9 +16,10 @@ from penwright.classification.classifier import is_blank
 from penwright.classification.clusters import MOST_CLUSTERS, Vectors, find_clusters, near_duplicates, require_enough
 from penwright.data.corpus import Document, Labelled
 from penwright.errors import PenwrightError, UsageError
+from penwright.serving.checks import Check
 from penwright.serving.errors import ERROR_RESPONSES, RequestTooLarge, status_and_message
 from penwright.serving.fields import MAX_ENTRIES, Limits, ModelRequest, Name, Registry, Text, check_lengths
-from penwright.serving.model_worker import Check, ModelWorker
+from penwright.serving.model_worker import ModelWorker
 from penwright.serving.writing import event
 from penwright.tasks.context import AnyPart
 from penwright.text import BETWEEN_TEXTS

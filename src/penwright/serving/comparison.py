@@ -18,7 +18,7 @@ from penwright.run.checkpoints import Checkpoint
 from penwright.run.records import finite_or_none
 from penwright.serving.errors import ERROR_RESPONSES
 from penwright.serving.fields import Limits, ModelRequest, Name, Registry, Text, check_lengths, check_texts
-from penwright.serving.inspect import Format, answer_in, run_while_connected
+from penwright.serving.inspect import Format, answer_in, run_inspection
 from penwright.serving.live import run_early
 from penwright.serving.model_registry import ModelRegistry
 from penwright.serving.model_worker import ModelWorker
@@ -52,7 +52,7 @@ class _Side(NamedTuple):
         def answer(inspector: Inspector) -> tuple[T, tuple[str, ...]]:
             return question(inspector, self.text, self.target), inspector.warnings(self.text, self.target)
 
-        return await run_while_connected(self.worker, answer)
+        return await run_inspection(self.worker, answer)
 
 
 class _Two(NamedTuple):

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from penwright.errors import PenwrightError
-from penwright.serving.batching import ClientsDisconnected
+from penwright.serving.checks import ClientsDisconnected
 from penwright.serving.model_registry import UnknownModel
 from penwright.serving.model_worker import Busy, Stopping
 

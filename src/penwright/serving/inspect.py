@@ -5,11 +5,10 @@ By default, a response is packed for `views/modules/bytes.js`: {views: [{name, h
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Event
 from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
@@ -25,7 +24,7 @@ from penwright.inspection.pages import circuit, heads
 from penwright.inspection.patching import PatchKind
 from penwright.inspection.views import importance, labels, one_head
 from penwright.model.block import Block
-from penwright.serving.batching import ClientsDisconnected
+from penwright.serving.checks import Check
 from penwright.serving.errors import ERROR_RESPONSES, RequestTooLarge
 from penwright.serving.fields import MAX_INT, Limits, ModelRequest, Name, Registry, Text, TokenId, check_lengths
 from penwright.serving.live import early_checkpoint, run_early
@@ -196,33 +195,25 @@ async def inspect(
         return PICTURES[picture](inspector, body), warnings
 
     if body.step is None:
-        view, warnings = await run_while_connected(worker, answer)
+        view, warnings = await run_inspection(worker, answer)
     else:
         checkpoint = early_checkpoint(worker, body.step)
         view, warnings = await run_early(worker, checkpoint, lambda application: answer(Inspector(application)))
     return await asyncio.to_thread(answer_in, format, view, warnings)
 
 
-async def run_while_connected(worker: ModelWorker, function: Callable[[Inspector], T]) -> T:
+async def run_inspection(worker: ModelWorker, function: Callable[[Inspector], T]) -> T:
     """Call a function with the inspector of a model. If the client disconnects, it stops before the next layer."""
-    disconnected = Event()
 
-    def check(*_: object) -> None:
-        if disconnected.is_set():
-            raise ClientsDisconnected("the client has disconnected")
-
-    def work() -> T:
-        inspector = worker.inspector
+    @contextmanager
+    def watched(check: Check) -> Iterator[None]:
         with ExitStack() as stack:
-            for part in inspector.model.modules():
+            for part in worker.application.model.modules():
                 if isinstance(part, Block):
-                    stack.callback(part.register_forward_pre_hook(check).remove)
-            return function(inspector)
+                    stack.callback(part.register_forward_pre_hook(lambda *_: check()).remove)
+            yield
 
-    try:
-        return await worker.run(work)
-    finally:
-        disconnected.set()
+    return await worker.run(lambda: function(worker.inspector), watched)
 
 
 def answer_in(format: Format, result: View, warnings: Sequence[str]) -> Response:

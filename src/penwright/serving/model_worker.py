@@ -4,12 +4,12 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from collections.abc import Generator as Steps
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, contextmanager, suppress
-from functools import cached_property, lru_cache
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext, suppress
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from threading import Event
-from time import monotonic, sleep
+from time import monotonic
 from typing import NamedTuple, TypeVar
 
 from jaxtyping import Float
@@ -22,7 +22,8 @@ from penwright.errors import PenwrightError, UsageError
 from penwright.generation.generator import Generator
 from penwright.inspection import Inspector
 from penwright.run.folder import RECIPE
-from penwright.serving.batching import ClientsDisconnected, CompletionWorker, DynamicBatcher, PendingAnswers
+from penwright.serving.batching import CompletionWorker, DynamicBatcher, PendingAnswers
+from penwright.serving.checks import Check, build_check, require_client
 from penwright.serving.settings import ServingSettings
 from penwright.translation.alignment import AlignmentHead
 from penwright.translation.constraints.requirements import DEFAULT_CONSTRAINTS, Constraints
@@ -32,8 +33,6 @@ from penwright.workflows.load import OpenedRun, load, open_run
 from penwright.workflows.optimize import kept_alignment
 
 T = TypeVar("T")
-Check = Callable[[], None]  # function that raises an error if the work should stop
-WORK_SECONDS, REST_SECONDS = 0.001, 0.003  # while compiling constraints: seconds to work, then seconds to sleep
 DAMAGE = (PenwrightError, OSError, ValueError)  # errors that reading a damaged run may raise
 
 
@@ -149,11 +148,20 @@ class ModelWorker:
             return DynamicBatcher(self._translate, self._executor)
         return DynamicBatcher(self._classify, self._executor)
 
-    async def run(self, function: Callable[[], T]) -> T:
-        """Run a function on the model's thread, between two steps of running completions, and return its result."""
-        with self._slots(1):
-            async with asyncio.timeout(self.limits.deadline_seconds):
-                return await asyncio.wrap_future(self._executor.submit(function))
+    async def run(
+        self, function: Callable[[], T], watched: Callable[[Check], AbstractContextManager[object]] = nullcontext
+    ) -> T:
+        """Run a function on the model's thread, between two steps of running completions, and return its result.
+
+        The function runs inside `watched(check)`, which should call `check` frequently. The check raises an error if
+        the client has disconnected.
+        """
+
+        def work(disconnected: Event) -> T:
+            with watched(partial(require_client, disconnected)):
+                return function()
+
+        return await self._submit(self._executor, work)
 
     async def run_in_steps(self, begin: Callable[[], Steps[None, None, T]]) -> T:
         """Run a long task, written as a generator, on the model's thread. Whenever it yields, other requests can run.
@@ -174,12 +182,16 @@ class ModelWorker:
         error if the client has disconnected or `seconds` have passed (by default `build_seconds`), and otherwise lets
         the model's thread run.
         """
-        disconnected, seconds = Event(), seconds or self.limits.build_seconds
+        limit = seconds or self.limits.build_seconds
+        return await self._submit(self._builder, lambda event: function(build_check(event, monotonic() + limit)))
+
+    async def _submit(self, executor: Executor, function: Callable[[Event], T]) -> T:
+        """Run a function on a thread. Its argument is set if the client disconnects or the deadline passes."""
+        disconnected = Event()
         with self._slots(1):
             try:
                 async with asyncio.timeout(self.limits.deadline_seconds):
-                    work = self._builder.submit(lambda: function(_build_check(disconnected, monotonic() + seconds)))
-                    return await asyncio.wrap_future(work)
+                    return await asyncio.wrap_future(executor.submit(function, disconnected))
             finally:
                 disconnected.set()
 
@@ -277,24 +289,3 @@ def _advance(steps: Steps[None, None, T]) -> tuple[T] | None:
     except StopIteration as end:
         return (end.value,)
     return None
-
-
-def _build_check(disconnected: Event, until: float) -> Check:
-    """Return a check that raises ClientsDisconnected once `disconnected` is set, and UsageError after time `until`.
-
-    The check sleeps now and then, so that the model's thread has the GIL most of the time.
-    """
-    began = monotonic()
-
-    def check() -> None:
-        nonlocal began
-        if disconnected.is_set():
-            raise ClientsDisconnected("all clients have disconnected")
-        now = monotonic()
-        if now > until:
-            raise UsageError("preparing the request takes too long. Use fewer words or messages, or a simpler pattern")
-        if now - began > WORK_SECONDS:
-            sleep(REST_SECONDS)
-            began = monotonic()
-
-    return check

@@ -5,9 +5,6 @@ because browsers and Python count characters differently.
 """
 
 import asyncio
-from collections.abc import Callable
-from threading import Event
-from typing import TypeVar
 
 import numpy as np
 from fastapi import APIRouter, Response
@@ -15,10 +12,8 @@ from fastapi import APIRouter, Response
 from penwright.decoding.hypotheses import Extension
 from penwright.errors import UsageError
 from penwright.inspection.beams import BeamTree
-from penwright.serving.batching import ClientsDisconnected
 from penwright.serving.errors import ERROR_RESPONSES, RequestTooLarge
 from penwright.serving.fields import Limits, Registry, as_json, check_texts
-from penwright.serving.model_worker import ModelWorker
 from penwright.serving.settings import ServingSettings
 from penwright.serving.translation_fields import (
     MAX_CHARACTERS,
@@ -46,7 +41,6 @@ from penwright.translation.documents import blocks
 from penwright.translation.results import Translation
 
 router = APIRouter(prefix="/translating", responses=ERROR_RESPONSES)
-T = TypeVar("T")
 MAX_TARGET_CHARACTERS = 4 * MAX_CHARACTERS  # maximum length of a translation in a request, in characters
 MIN_WEIGHT = 0.01  # alignment links with a smaller attention weight are not sent
 
@@ -91,7 +85,7 @@ async def translate(body: SentencesRequest, registry: Registry, limits: Limits) 
             prefixes=[each.prefix for each in body.sentences],
         )
 
-    result = await _run_while_connected(worker, find)
+    result = await worker.run(find, translator.watched)
     return await as_json(lambda: Sentences(sentences=[sentence(each, translator.tokenizer) for each in result]))
 
 
@@ -134,8 +128,7 @@ async def other_words(body: SearchRequest, registry: Registry, limits: Limits) -
     check_texts([body.text + body.prefix], limits)
     check_sentence(body.text, body.prefix, "the sentence")
     constraints = await _constraints(body, limits)
-    alternatives = await _run_while_connected(
-        worker,
+    alternatives = await worker.run(
         lambda: translator.alternatives(
             body.text,
             body.prefix,
@@ -144,6 +137,7 @@ async def other_words(body: SearchRequest, registry: Registry, limits: Limits) -
             beam_size=body.beam_size,
             length_penalty=body.length_penalty,
         ),
+        translator.watched,
     )
     return OtherWords(words=[other_word(each, body.prefix) for each in alternatives])
 
@@ -175,26 +169,8 @@ async def tree(body: SearchRequest, registry: Registry, limits: Limits) -> Respo
             watch=watch,
         )
 
-    await _run_while_connected(worker, answer)
+    await worker.run(answer, translator.watched)
     return await as_json(lambda: Tree(nodes=[TreeNode(**node._asdict()) for node in grown.nodes(translator.tokenizer)]))
-
-
-async def _run_while_connected(worker: ModelWorker, function: Callable[[], T]) -> T:
-    """Run a search and return its result. If the client disconnects, the search stops at the next step."""
-    disconnected = Event()
-
-    def check() -> None:
-        if disconnected.is_set():
-            raise ClientsDisconnected("the client has disconnected")
-
-    def work() -> T:
-        with worker.translator.watched(check):
-            return function()
-
-    try:
-        return await worker.run(work)
-    finally:
-        disconnected.set()
 
 
 async def _constraints(body: TranslationOptions, limits: ServingSettings) -> Constraints:
