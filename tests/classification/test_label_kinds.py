@@ -6,6 +6,8 @@ import json
 from math import log, sqrt
 from pathlib import Path
 from statistics import NormalDist
+from types import ModuleType
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -44,7 +46,8 @@ from penwright.evaluation.classification import (
 )
 from penwright.model.transformer import EncoderOnly
 from penwright.run.folder import Run
-from penwright.tasks import TASKS, AnyCorpus, RunContext, linear
+from penwright.run.provenance import ModelCard
+from penwright.tasks import TASKS, AnyCorpus, RunContext, classification, linear, multi_label
 from penwright.tasks.labelled import linear_note, target_table
 from penwright.tasks.multi_label import FEWEST_POSITIVES, baselines, fit_thresholds
 from penwright.workflows.evaluate import evaluation_context, open_corpus_of
@@ -283,6 +286,22 @@ def baselines_of(opened: OpenedRun, corpus: AnyCorpus) -> dict[str, float]:
     else:
         context.whole_linear = shifted
     return {each.name: each.value for each in baselines(context) if "linear" in each.note}
+
+
+@pytest.mark.parametrize(
+    ("module", "truth"), [(classification, [0, 0, 0, 1]), (multi_label, [[1.0, 0]] * 3 + [[0, 1.0]])]
+)
+def test_most_frequent_label_is_that_of_the_training_texts(
+    module: ModuleType, truth: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "true_targets", lambda _: torch.tensor(truth))
+    monkeypatch.setattr(module, "linear_predictions", lambda *_: [])
+    for counts, expected in (((9, 1), 75.0), ((1, 9), 25.0), ((), 75.0)):
+        context = Mock(spec=RunContext, recipe=Mock(), linear=None, card=ModelCard(("a", "b"), label_counts=counts))
+        context.recipe.model.balanced = False
+        assert module.baselines(context, True)[0].value == pytest.approx(expected)
+        context.recipe.model.balanced = True
+        assert module is multi_label or module.baselines(context, True)[0].value == pytest.approx(50.0)
 
 
 def test_multi_label_classification_by_command(penwright: Command, tmp_path: Path) -> None:  # noqa: F811

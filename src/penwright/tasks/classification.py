@@ -100,6 +100,8 @@ def evaluate(context: RunContext) -> Sequence[Score]:
     worst = tuple(sorted(mistakes, reverse=True)[:N_MISTAKES])
     threshold = best_threshold(*_joined(rare), labels[rarer]) if len(labels) == 2 else None
     error, note = 100 * debiased_error(_calibration(sure)), CALIBRATION_NOTE
+    if context.recipe.model.ngrams and len(context.corpus.training):
+        note += "; mixture weights fitted on these texts"
     note += "; probabilities are for equally frequent labels" if context.recipe.model.balanced else ""
     return [
         first._replace(report=LabelReport(label_scores(counts, labels), counts.tolist(), worst, threshold)),
@@ -151,8 +153,10 @@ def _scores(results: Sequence[tuple[Counts, NegativeLogLikelihood]], *, is_balan
 def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
     """Score baselines on the held-out texts: most frequent label, equal probabilities, linear classifier."""
     truth, is_balanced = true_targets(context), context.recipe.model.balanced
-    counts, scored = np.bincount(truth), truth[quick_rows(context)] if is_sampled(context, whole) else truth
-    frequent = 1 / (counts > 0).sum() if is_balanced else counts.max() / counts.sum()
+    scored = truth[quick_rows(context)] if is_sampled(context, whole) else truth
+    counts = np.bincount(truth, minlength=len(context.card.labels))
+    label = np.argmax(context.card.label_counts or counts)  # most frequent in the training texts, if known
+    frequent = (counts[label] > 0) / (counts > 0).sum() if is_balanced else counts[label] / counts.sum()
     name = "balanced accuracy" if is_balanced else "accuracy"
     baselines = [
         Score(name, 100 * float(frequent), True, note="always the most frequent label"),

@@ -80,7 +80,8 @@ def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
     truth = true_targets(context)
     shares = truth.mean(0, dtype=torch.double).clamp(1e-6, 1 - 1e-6)
     frequent = torch.zeros_like(truth, dtype=torch.bool)
-    frequent[:, int(shares.argmax())] = True
+    label = np.argmax(context.card.label_counts or shares.numpy())  # most frequent in the training texts, if known
+    frequent[:, int(label)] = True
     micro, *_ = set_scores(count_sets(frequent, truth))
     nats = nats_of_sets(shares.logit().expand(truth.shape), truth) / max(1, len(truth))
     baselines = [
