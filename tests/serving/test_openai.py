@@ -189,7 +189,7 @@ def test_models_are_listed(client: "openai.OpenAI") -> None:
         ({"prompt": [10**6]}, "BadRequestError", "no token 1000000"),
         ({"prompt": "long " * 2000}, "APIStatusError", "max_characters"),
         ({"logprobs": 10**5}, "BadRequestError", "logprobs"),
-        ({"logit_bias": {"x": 1}}, "BadRequestError", "logit_bias"),
+        ({"logit_bias": {"x": 1}}, "BadRequestError", "logit_bias: there is no token 'x'"),
         ({"suffix": "end"}, "BadRequestError", "suffix"),
         ({"temperature": 9.0}, "BadRequestError", "temperature"),
     ],

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from penwright.config import DecodingSettings
 from penwright.errors import PenwrightError
 from penwright.inspection import Inspector
+from penwright.serving.chat import ChatRequest
+from penwright.serving.completion_fields import CompletionRequest
 from penwright.serving.fields import LISTS, decoding_settings
 from penwright.serving.settings import ServingSettings
 
@@ -76,6 +78,18 @@ def test_numbers_in_a_form_are_parsed(server: RunningServer) -> None:
     for more, n in ((b"alternatives=1", 1), (b"format=&source=&alternatives=&api_key=", 0)):
         found = ask(server.address, "/translate", "POST", b"q=eins&target=target&" + more, Content_Type=kind)
         assert found.status == 200 and len(json.loads(found.text).get("alternatives", [])) == n
+
+
+@pytest.mark.parametrize(
+    ("kind", "required"), [(CompletionRequest, {}), (ChatRequest, {"messages": [{"role": "user", "content": "a"}]})]
+)
+def test_null_is_the_default_of_each_field(
+    kind: type[CompletionRequest | ChatRequest], required: dict[str, Any]
+) -> None:
+    nulls = dict.fromkeys(kind.model_fields)
+    assert kind.model_validate({**nulls, **required}) == kind.model_validate(required)
+    described = kind.model_json_schema()["properties"]
+    assert {name for name in nulls if {"type": "null"} not in described[name].get("anyOf", [])} == set(required)
 
 
 def test_prompt_of_null_is_the_default(call_api: ApiCall) -> None:
@@ -176,6 +190,7 @@ def test_escaped_surrogate_pair_is_accepted(call_api: ApiCall) -> None:
         ("translating/sentences", {"sentences": [1] * 9000}, "sentences.0: must be an object"),
         ("inspect/tokens", {"side": "left"}, "side: must be 'source' or 'target'"),
         ("write", {"settings": {"temprature": 1}}, "did you mean 'temperature'"),
+        ("next", {"text": "a", "tokens": [10**6]}, "there is no token 1000000"),
         ("classify", {str(n): n for n in range(9000)}, "there is no field '0'"),
         ("v1/completions", {"logit_bias": {str(n): "x" for n in range(9000)}}, "logit_bias: must have at most 300"),
     ],

@@ -86,9 +86,9 @@ class ChatRequest(SamplingRequest):
         None  # maximum number of new tokens; None for the run's setting
     )
     max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None  # newer name for max_tokens
-    n: Annotated[int, Field(ge=1, le=MAX_INT)] | None = 1  # number of answers
-    logprobs: bool | None = False  # whether to return the log-probability of each token
-    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None  # number of alternatives per token
+    n: Annotated[int, Field(ge=1, le=MAX_INT)] = 1  # number of answers
+    logprobs: bool = False  # whether to return the log-probability of each token
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] = 0  # number of alternatives per token
     tools: list[Any] | None = None  # not supported
     response_format: ResponseFormat | None = None  # only {"type": "text"} is supported
 
@@ -97,7 +97,7 @@ class ChatRequest(SamplingRequest):
         same = self.model_dump(
             include=set(CompletionRequest.model_fields) - {"max_tokens", "logprobs", "stream_options"}
         )
-        logprobs = (self.top_logprobs or 0) if self.logprobs else None
+        logprobs = self.top_logprobs if self.logprobs else None
         limit = self.max_completion_tokens or self.max_tokens or max_tokens
         return CompletionRequest(prompt=tokens, max_tokens=limit, logprobs=logprobs, **same)
 

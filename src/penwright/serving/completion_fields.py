@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from penwright.serving.fields import MAX_ENTRIES, MAX_INT, Name, Text, TokenId
 
@@ -32,23 +32,36 @@ class StreamOptions(BaseModel):
     include_usage: bool = False  # whether the last event contains the token counts
 
 
+def _allow_null(schema: dict[str, Any]) -> None:
+    """Describe that each field with a default may be null."""
+    for name, field in schema["properties"].items():
+        if field.get("default") is not None:
+            outer = {key: field.pop(key) for key in ("title", "default")}
+            schema["properties"][name] = {"anyOf": [field, {"type": "null"}], **outer}
+
+
 class SamplingRequest(BaseModel):
-    """The fields that completion requests and chat requests have in common."""
+    """The fields that completion requests and chat requests have in common. A field that is null has its default."""
 
-    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(strict=True, allow_inf_nan=False, json_schema_extra=_allow_null)
 
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = 1.0  # at temperature 0, the likeliest token is chosen
-    top_p: Annotated[float, Field(ge=0, le=1)] | None = 1.0
-    stream: bool | None = False  # whether to send the text in events while it is generated
+    temperature: Annotated[float, Field(ge=0, le=2)] = 1.0  # at temperature 0, the likeliest token is chosen
+    top_p: Annotated[float, Field(ge=0, le=1)] = 1.0
+    stream: bool = False  # whether to send the text in events while it is generated
     stream_options: StreamOptions | None = None  # options for a streamed response
     stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None  # random seed; None for a new one in each request
-    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
-    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
-    logit_bias: Biases | None = None  # values to add to logits, by token id
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    logit_bias: Biases = {}  # values to add to logits, by token id
     top_k: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None  # top-k sampling; 0 or -1 disables it
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(ge=1e-30, le=10)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=1e-30, le=10)] = 1.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, data: Any) -> Any:
+        return {key: value for key, value in data.items() if value is not None} if isinstance(data, dict) else data
 
 
 class CompletionRequest(SamplingRequest):
@@ -63,13 +76,12 @@ class CompletionRequest(SamplingRequest):
         | Annotated[list[Text], Field(max_length=MAX_ENTRIES, fail_fast=True)]
         | Ids
         | Annotated[list[Ids], Field(max_length=MAX_ENTRIES, fail_fast=True)]
-        | None
     ) = "\n"
-    max_tokens: Annotated[int, Field(ge=0, le=MAX_INT)] | None = 16  # maximum number of new tokens
-    n: Annotated[int, Field(ge=1, le=MAX_INT)] | None = 1  # number of completions per prompt
+    max_tokens: Annotated[int, Field(ge=0, le=MAX_INT)] = 16  # maximum number of new tokens
+    n: Annotated[int, Field(ge=1, le=MAX_INT)] = 1  # number of completions per prompt
     best_of: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None  # must equal n; other values are not supported
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None  # number of alternatives per token
-    echo: bool | None = False  # whether to return the prompt before the completion
+    echo: bool = False  # whether to return the prompt before the completion
     suffix: Text | None = None  # not supported
 
 

@@ -23,7 +23,7 @@ from penwright.serving.completion_fields import (
     Usage,
 )
 from penwright.serving.errors import RequestTooLarge
-from penwright.serving.fields import check_texts
+from penwright.serving.fields import check_texts, check_tokens
 from penwright.serving.model_worker import ModelWorker
 from penwright.serving.settings import ServingSettings
 from penwright.tokenizers import TextStream, Tokenizer
@@ -59,8 +59,8 @@ class CompletionJob:
         _check_prompts(prompts, self._limits)
         _check(body, self._limits)
         _check_answer(body, prompts)
-        biases = _biases(body.logit_bias or {}, generator.tokenizer)
-        n, times = body.n or 1, Counter[tuple[int, ...]]()
+        biases = _biases(body.logit_bias, generator.tokenizer)
+        n, times = body.n, Counter[tuple[int, ...]]()
         for text, tokens in prompts:
             new_requests = generator.requests(tokens, self._settings, n, n_likely=body.logprobs or 0, biases=biases)
             for request in new_requests:
@@ -188,7 +188,7 @@ def _log_probs(builder: _ChoiceBuilder, ids: Sequence[int], scores: TokenScores)
 
 def _prompts(body: CompletionRequest, tokenizer: Tokenizer) -> list[tuple[str, list[int]]]:
     """Return each prompt as text and as tokens."""
-    given = "\n" if body.prompt is None else body.prompt  # null stands for the default
+    given = body.prompt
     if isinstance(given, str):
         return [(given, tokenizer.encode(given))]
     if not given:
@@ -201,11 +201,7 @@ def _prompt(given: object, tokenizer: Tokenizer) -> tuple[str, list[int]]:
     if isinstance(given, str):
         return given, tokenizer.encode(given)
     assert isinstance(given, list)
-    unknown = [token for token in given if token >= tokenizer.vocab_size]
-    if unknown:
-        raise UsageError(
-            f"there is no token {unknown[0]}. This model has {tokenizer.vocab_size} tokens, numbered from 0"
-        )
+    check_tokens(given, range(tokenizer.vocab_size))
     return tokenizer.decode(given), given
 
 
@@ -221,8 +217,7 @@ def _check_prompts(prompts: Sequence[tuple[str, list[int]]], limits: ServingSett
 
 
 def _check_answer(body: CompletionRequest, prompts: Sequence[tuple[str, list[int]]]) -> None:
-    n_written = 16 if body.max_tokens is None else body.max_tokens
-    n_tokens = sum(n_written + len(tokens) * bool(body.echo) for _, tokens in prompts) * (body.n or 1)
+    n_tokens = sum(body.max_tokens + len(tokens) * body.echo for _, tokens in prompts) * body.n
     n_numbers = n_tokens * (1 + (body.logprobs or 0))
     if n_numbers > MAX_NUMBERS:
         raise RequestTooLarge(
@@ -232,15 +227,15 @@ def _check_answer(body: CompletionRequest, prompts: Sequence[tuple[str, list[int
 
 
 def _check(body: CompletionRequest, limits: ServingSettings) -> None:
-    if (body.n or 1) > limits.max_n:
+    if body.n > limits.max_n:
         raise UsageError(f"n is {body.n}, but this server allows at most {limits.max_n} (max_n)")
-    if (body.max_tokens or 0) > limits.max_new_tokens:
+    if body.max_tokens > limits.max_new_tokens:
         raise UsageError(
             f"max_tokens is {body.max_tokens}, but this server allows at most {limits.max_new_tokens} (max_new_tokens)"
         )
     if body.max_tokens == 0 and not body.echo:
         raise UsageError("max_tokens is 0, which is useful only with echo. Set echo, or ask for at least one token")
-    if body.best_of not in {None, body.n or 1}:
+    if body.best_of not in {None, body.n}:
         raise UsageError("best_of is not supported unless it equals n. Leave it out")
     if body.suffix:
         raise UsageError("suffix is not supported: the model writes from left to right")
@@ -249,14 +244,14 @@ def _check(body: CompletionRequest, limits: ServingSettings) -> None:
 def _settings(body: CompletionRequest) -> DecodingSettings:
     stop = [body.stop] if isinstance(body.stop, str) else body.stop or []
     return DecodingSettings(
-        max_new_tokens=16 if body.max_tokens is None else max(1, body.max_tokens),
-        temperature=1.0 if body.temperature is None else body.temperature,
-        top_p=None if body.top_p in {None, 1.0} else max(body.top_p or 0.0, MIN_TOP_P),
+        max_new_tokens=max(1, body.max_tokens),
+        temperature=body.temperature,
+        top_p=None if body.top_p == 1 else max(body.top_p, MIN_TOP_P),
         top_k=body.top_k,
         min_p=body.min_p,
-        repetition_penalty=body.repetition_penalty or 1.0,
-        presence_penalty=body.presence_penalty or 0.0,
-        frequency_penalty=body.frequency_penalty or 0.0,
+        repetition_penalty=body.repetition_penalty,
+        presence_penalty=body.presence_penalty,
+        frequency_penalty=body.frequency_penalty,
         stop=tuple(stop),
         seed=secrets.randbelow(2**32) if body.seed is None else body.seed % 2**64,
     )
@@ -264,9 +259,5 @@ def _settings(body: CompletionRequest) -> DecodingSettings:
 
 def _biases(given: Mapping[str, float], tokenizer: Tokenizer) -> dict[int, float]:
     known = {str(token): token for token in range(tokenizer.vocab_size)} if given else {}
-    for text in given:
-        if text not in known:
-            raise UsageError(
-                f"logit_bias: there is no token '{text[:20]}'. The token ids are 0 to {tokenizer.vocab_size - 1}"
-            )
+    check_tokens(given, known, "logit_bias: ")
     return {known[text]: value for text, value in given.items()}

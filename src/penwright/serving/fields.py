@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import parse_qs
@@ -94,6 +94,13 @@ def check_lengths(texts: Sequence[str | None], limits: ServingSettings) -> None:
             f"a text has {longest:,} characters, but this server accepts at most {limits.max_characters:,} "
             "(max_characters). Shorten it"
         )
+
+
+def check_tokens(tokens: Iterable[object], known: Collection[object], where: str = "") -> None:
+    """Check that the token ids are known. Raises UsageError, naming the first that is not."""
+    unknown = next((token for token in tokens if token not in known), None)
+    if unknown is not None:
+        raise UsageError(f"{where}there is no token {unknown!r:.20}. The token ids are 0 to {len(known) - 1}")
 
 
 class _MaxSize(NamedTuple):

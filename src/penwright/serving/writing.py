@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 from penwright.decoding.batches import in_view
 from penwright.decoding.constraints.constraints import is_constrained
 from penwright.decoding.requests import MAX_NEW_TOKENS, Request, RunningCompletion, TokenUpdate
-from penwright.errors import PenwrightError, UsageError, do_nothing
+from penwright.errors import PenwrightError, do_nothing
 from penwright.inspection.forward_pass import readable
 from penwright.inspection.token_scores import TokenScores
 from penwright.serving.errors import ERROR_RESPONSES, RequestTooLarge, status_and_message
@@ -29,6 +29,7 @@ from penwright.serving.fields import (
     TokenId,
     as_json,
     check_texts,
+    check_tokens,
     decoding_settings,
 )
 from penwright.serving.model_worker import ModelWorker
@@ -214,9 +215,7 @@ def _scored(tokenizer: Tokenizer, scores: TokenScores, place: int) -> ScoredToke
 
 def _tokens(tokenizer: Tokenizer, body: PromptRequest) -> list[int]:
     """Return all tokens of the prompt. Raises UsageError for unknown token ids."""
-    unknown = next((token for token in body.tokens if token >= tokenizer.vocab_size), None)
-    if unknown is not None:
-        raise UsageError(f"there is no token {unknown}. The token ids are 0 to {tokenizer.vocab_size - 1}")
+    check_tokens(body.tokens, range(tokenizer.vocab_size))
     return [*tokenizer.encode(body.text), *body.tokens]
 
 
