@@ -135,6 +135,26 @@ def test_evaluate_accepts_another_file(penwright: Command, runs: Path, tmp_path:
     assert "33 held-out bytes" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("name", "data", "seen"),
+    [("classifier", "labels.csv", "10 of 10 texts"), ("translator", "pairs.tsv", "20 of 20 sentences")],
+)
+@pytest.mark.parametrize("is_pattern", [False, True])
+def test_evaluate_reports_texts_of_the_run(
+    penwright: Command, runs: Path, corpora: Path, tmp_path: Path, name: str, data: str, seen: str, is_pattern: bool
+) -> None:
+    run, path = tmp_path / "run", corpora / data
+    shutil.copytree(runs / name, run)
+    if is_pattern:
+        recipe = (run / "recipe.toml").read_text(encoding="utf-8")
+        (run / "recipe.toml").write_text(recipe.replace(data, f"{data[:-1]}?"), encoding="utf-8")
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    header = lines[:1] if name == "classifier" else []
+    (tmp_path / f"part{path.suffix}").write_text("".join([*header, *lines[50:60]]), encoding="utf-8")
+    done = penwright("evaluate", run, tmp_path / f"part{path.suffix}")
+    assert f"{seen} also occur in the data of the run" in done.stderr, done.stderr
+
+
 def test_blank_line_gets_no_label_and_stays_a_line(penwright: Command, runs: Path) -> None:
     done = penwright("classify", runs / "classifier", stdin="a fine film\n\n \n")
     rows = [line.split("\t") for line in done.stdout.split("\n")[:-1]]

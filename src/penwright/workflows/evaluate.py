@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from pathlib import Path
 from warnings import warn
 
@@ -12,10 +11,10 @@ import torch
 
 from penwright.application import languages_of
 from penwright.config import Precision, Recipe, Table, merge, validate
-from penwright.data.corpus import Labelled
 from penwright.data.detection import detect_task
 from penwright.data.paths import files_to_evaluate, is_pattern, resolve_from
 from penwright.data.readers.hub import is_hub
+from penwright.data.repeats import find_repeats
 from penwright.devices import CPU, usable_device
 from penwright.errors import PenwrightError, PenwrightWarning, Say, UsageError, say_nothing
 from penwright.evaluation.scores import Baseline, Mistake, Score
@@ -190,30 +189,24 @@ def _for_answers(recipe: Recipe, files: Sequence[str], say: Say) -> Recipe:
 
 
 def _repeated_texts(original: OpenedRun, corpus: AnyCorpus) -> Iterator[str]:
-    """Yield a note if evaluated texts also occur in the data of the run: labelled texts, or whole files of others."""
-    recipe = with_resolved_paths(original.run, original.recipe)
+    """Yield a note if evaluated texts also occur in the data of the run. For running text, only whole files count."""
     suspicion = "in the data of the run, so the scores may be too optimistic"
-    if recipe.task != "classify":
+    if original.recipe.task in ("generate", "encode"):
         known_files = {file.sha256 for file in corpus_record(original.run).files}
         again = [str(file.path) for file in corpus.files if file.sha256 in known_files]
         yield from [f"part of the text is {suspicion}: {', '.join(again)}"] if again else []
-        return
-    if not all(map(os.path.exists, recipe.data.train)):
         return
     try:
         trained = open_corpus_of(original)
     except PenwrightError:
         return
-    known, texts = (
-        np.fromiter((hash(each.text) for each in chain(*parts) if isinstance(each, Labelled)), dtype=np.int64)
-        for parts in ((trained.training, trained.held_out), (corpus.held_out,))
-    )
-    if n := int(np.isin(texts, known).sum()):
-        yield f"{n:,} of {count(len(texts), 'text')} also occur {suspicion}"
+    repeats = find_repeats(corpus.held_out, trained.training, trained.held_out)
+    if repeats.are_many:
+        yield f"{repeats.describe()} also occur {suspicion}"
     own, groups = corpus.held_out.groups, [part.groups for part in (trained.training, trained.held_out)]
     known_groups = np.concatenate([each for each in groups if each is not None] or [np.zeros(0, np.uint64)])
     if own is not None and (n := int(np.isin(own, known_groups).sum())):
-        yield f"{n:,} of {count(len(texts), 'text')} are of groups that also occur {suspicion}"
+        yield f"{n:,} of {count(len(own), 'text')} are of groups that also occur {suspicion}"
 
 
 def check_labels(folder: Path, say: Say = say_nothing) -> list[Mistake]:
