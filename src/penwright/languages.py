@@ -110,6 +110,13 @@ def side_names(first: str, second: str) -> Sides | None:
     return Sides(codes[0] if codes else ("", ""), any(_roles(*pair) == (False, True) for pair in roles))
 
 
+def are_named_in_pairs(paths: Sequence[str]) -> bool:
+    """Return whether files are named like both sides of a translation: a.en a.de b.en b.de, or a.en b.en a.de b.de."""
+    half = len(paths) // 2
+    orders = (zip(paths[::2], paths[1::2], strict=False), zip(paths[:half], paths[half:], strict=False))
+    return len(paths) % 2 == 0 and any(all(side_names(*pair) for pair in pairs) for pairs in orders)
+
+
 def _roles(first: str, second: str) -> tuple[bool, bool] | None:
     """Return, for each word, whether it names the source ("src"); None unless the other names the target ("tgt")."""
     words = first.lower(), second.lower()

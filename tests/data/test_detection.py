@@ -51,6 +51,40 @@ def test_task_is_detected_from_the_files(tmp_path, files, task):
     assert detect_task(write(tmp_path, files))[0] == task
 
 
+def test_several_pairs_of_files_are_translations_if_one_pair_differs_in_length(tmp_path):
+    files = {"1_en.txt": PROSE, "1_es.txt": PROSE * 2, "2_en.txt": PROSE, "2_es.txt": PROSE}
+    assert detect_task(write(tmp_path, files))[0] == "translate"
+    assert (
+        detect_task(write(tmp_path, {name: files[name] for name in sorted(files, key=lambda n: n[2:])}))[0]
+        == "translate"
+    )
+
+
+VERSES = [f"This is verse number {i} of the book, and it goes on." for i in range(40)]
+ANSWERS = ["Das ist gut.", "Ich weiß es nicht.", "Komm her!", "Wer ist da?"]
+
+
+@pytest.mark.parametrize(
+    ("files", "asked"),
+    [
+        ({"a.en.txt": "\n".join(f"GEN 1:{i}\t{verse}" for i, verse in enumerate(VERSES)), "a.es.txt": PROSE}, "sides"),
+        (
+            {"a.csv": "b,v,t\n" + "".join(f'{i % 3},{i % 4},"{v}"\n' for i, v in enumerate(VERSES))},
+            "task generate .*=t",
+        ),
+        ({"a.tsv": "".join(f"{verse}\t{ANSWERS[i % 4]}\n" for i, verse in enumerate(VERSES))}, "task translate"),
+    ],
+)
+def test_tables_that_may_not_be_what_they_seem_ask_for_the_task(tmp_path, files, asked):
+    with pytest.raises(Undecided, match=f"(?s){asked}"):
+        detect_task(write(tmp_path, files))
+
+
+def test_poems_with_titles_are_text(tmp_path):
+    rows = "".join(f'Title {i} of this poem,"{verse} And on it goes."\n' for i, verse in enumerate(VERSES))
+    assert detect_task(write(tmp_path, {"a.csv": "Title,Poem\n" + rows}))[0] == "generate"
+
+
 def test_a_folder_is_running_text(tmp_path):
     write(tmp_path, {"a.txt": PROSE})
     assert detect_task([tmp_path])[0] == "generate"

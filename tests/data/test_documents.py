@@ -192,6 +192,11 @@ def test_html_after_much_unclosed_markup_is_read_without_it(monkeypatch: pytest.
     assert "".join(lines).count("<") == 2
 
 
+def test_cdata_sections_are_read(tmp_path: Path) -> None:
+    page = "<html><body><p>one</p><p><![CDATA[two & <three>]]></p><p>four</p></body></html>"
+    assert read_lines(tmp_path, "a.xhtml", page) == ["one", "two & <three>", "four"]
+
+
 def test_line_breaks_in_chinese_text_add_no_spaces(tmp_path: Path) -> None:
     assert read_lines(tmp_path, "a.html", "<html><p>这是一个\n句子, 又\nword.</html>") == ["这是一个句子, 又 word."]
     assert read_lines(tmp_path, "a.srt", f"1\n{TIMES[0]}\n<i>这是</i>\n第二行\n") == ["这是第二行"]

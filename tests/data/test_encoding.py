@@ -25,6 +25,13 @@ def test_decode_agrees_with_reading_a_file(tmp_path: Path, text: str, encoding: 
     assert found.replace("\r\n", "\n") == "".join(examine(tmp_path / "file.txt").blocks())
 
 
+def test_japanese_in_seven_bits_is_recognized(tmp_path: Path) -> None:
+    text = "Subject: 猫\n" + "吾輩は猫である。名前はまだ無い。\n" * 3
+    (tmp_path / "mail.txt").write_bytes(text.encode("iso2022_jp"))
+    assert decode(text.encode("iso2022_jp")) == (text, "iso2022_jp")
+    assert "".join(examine(tmp_path / "mail.txt").blocks()) == text
+
+
 LETTERS = {
     "Az őszi szél hűvösen fújt a tőkék között, és a fiú, aki a kút mellett állt, sűrűn pislogott.": "cp1250 iso8859_2",
     "A fiú így szólt: »Jöjjön már, apám!« És az erdő felől füst szállt, a mezőkön végig.": "cp1250",

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -112,3 +113,26 @@ def test_line_breaks_of_markdown_are_kept() -> None:
 
 def test_windows_line_ends_become_newlines() -> None:
     assert translated("a.\r\n\r\nb.\r\n", "en", unchanged) == "a.\n\nb.\n"
+
+
+DIALOGUE = """"Where have you been all this time, and why did you not write to me?"
+"I was in Paris with my brother and we had no time at all for writing letters."
+"I see."
+"""
+EXPORTED = """This paragraph is on one line, and it is quite long, since a word processor wrote it without wrapping any line.
+The second one is also on one line, and it is nearly as long as the first one, but not quite as long as that.
+The end.
+"""
+
+
+@pytest.mark.parametrize("document", [DIALOGUE, EXPORTED, DIALOGUE * 2 + EXPORTED])
+def test_paragraphs_on_one_line_each_are_not_joined(document: str) -> None:
+    longer = [f"{sentence} Indeed!" for sentence in document.splitlines()]
+    assert translated(document, "en", lambda seen: [f"{sentence} Indeed!" for sentence in seen]).splitlines() == longer
+
+
+def test_lines_without_letters_are_not_translated() -> None:
+    document = "One.\n\n  * * *\n\n-----\n| a | b |\n|---|---|\n...\nTwo."
+    seen: list[str] = []
+    assert translated(document, "en", lambda sentences: seen.extend(sentences) or sentences) == document
+    assert all(any(map(str.isalnum, sentence)) for sentence in seen) and len(seen) == 3

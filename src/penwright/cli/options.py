@@ -124,7 +124,7 @@ def read_text(path: str) -> str:
         raise PenwrightError(f"{name} cannot be read: {error}") from None
     if encoding != "utf-8":
         warn(f"{name} is not UTF-8; reading it as {encoding}")
-    return text
+    return text if "\n" in text else text.replace("\r", "\n")  # lines of an old Mac
 
 
 def lines_of(text: str) -> list[str]:

@@ -25,14 +25,7 @@ from penwright.data.guesses import (
 )
 from penwright.data.one_hot import description, one_hot_labels
 from penwright.data.parallel import look_like_translations
-from penwright.data.paths import (
-    TEXT_SUFFIXES,
-    expand_archives,
-    is_collection,
-    is_folder,
-    is_pattern,
-    suffix_of,
-)
+from penwright.data.paths import TEXT_SUFFIXES, expand_archives, is_collection, is_folder, is_pattern, suffix_of
 from penwright.data.profiles import LISTS, Profile, profiles_of
 from penwright.data.readers.bilingual import holds_pairs, holds_segments
 from penwright.data.readers.delimited import labelled_lines
@@ -42,7 +35,7 @@ from penwright.data.readers.layout import OTHER_NAMES, PROMPT_NAMES
 from penwright.data.readers.records import Records
 from penwright.data.readers.tables import Table, find_table
 from penwright.errors import Option, Undecided
-from penwright.languages import side_names
+from penwright.languages import are_named_in_pairs, side_names
 
 LOPSIDED = 4  # maximum median ratio between the lengths of a text and its translation
 SHOWN = 10  # maximum number of class names in a message
@@ -104,13 +97,18 @@ def _task_of_file(first: SourceFile, others: Sequence[str], encoding: str | None
         return "translate", f"{first.path} is {FORMATS[first.format].description}"
     table = find_table(first)
     if table:
-        return task_of_table(table)
+        task = task_of_table(table)
+        if task[0] == "generate" and len(others) == 1 and side_names(first.path, others[0]):
+            raise Undecided(
+                f"{first.path} and {others[0]} are named like the two sides of a translation, but have columns",
+                [WRITE],
+                "To translate, keep only the sentences in both files, one per line",
+            )
+        return task
     labelled = labelled_lines(first)
     if labelled:
         return "classify", f"in {first.path}, {labelled.form}"
-    if not others:
-        return "generate", f"{first.path} is running text"
-    return _task_of_files(first, others, encoding)
+    return _task_of_files(first, others, encoding) if others else ("generate", f"{first.path} is running text")
 
 
 def _task_of_files(first: SourceFile, others: Sequence[str], encoding: str | None) -> tuple[str, str]:
@@ -129,12 +127,10 @@ def _task_of_files(first: SourceFile, others: Sequence[str], encoding: str | Non
     are_unlike = len(endings) == 2 and not endings & {*TEXT_SUFFIXES, ""}
     second = examine_text(other, encoding)
     if holds_segments(first) and holds_segments(second) and len(others) == 1:
-        return (
-            "translate",
-            f"{first.path} and {second.path} are {FORMATS[first.format].description} in two languages",
-        )
+        what = FORMATS[first.format].description
+        return "translate", f"{first.path} and {second.path} are {what} in two languages"
     same = first.n_lines == second.n_lines
-    if are_sides and (same or len(others) == 1):  # unequal line counts are reported when the files are read
+    if are_sides and (same or are_named_in_pairs([first.path, *others])):  # unequal line counts are reported later
         return "translate", f"{first.path} and {second.path} are named like the two sides of a translation"
     if same and are_unlike:
         return "translate", f"{first.path} and {second.path} have the same number of lines, {first.n_lines:,}"
@@ -152,11 +148,8 @@ def task_of_table(table: Table) -> tuple[str, str]:
     if len(table.columns) < 2 and not conversation_columns(table.columns):
         return "generate", f"{table.name} has only one column, which is read as running text"
     profiles = profiles_of(table)
-    label, pair, text = (
-        named_label(profiles),
-        named_pair(profiles),
-        named_text([column for column in profiles if column.has_words]),
-    )
+    label, pair = named_label(profiles), named_pair(profiles)
+    text = named_text([column for column in profiles if column.has_words])
     if label is not None and pair is not None and not _is_prompt_and_answer(pair):
         raise Undecided(
             f"{table.name} has a label, {label.described()}, but also a source and a target, "
@@ -178,6 +171,15 @@ def task_of_table(table: Table) -> tuple[str, str]:
         return "classify", f"{table.name} has {description(one_hot) if one_hot else 'a column of labels'}"
     is_clear = text is not None and _is_main_text(text, profiles)
     return _task_of_named_text(table, profiles, text) if text and is_clear else _task_by_values(table, profiles)
+
+
+def _write_like(text: Profile) -> Option:
+    return Option(("task=generate", setting("text", text)), f"learn to write like the texts in '{text.name}'")
+
+
+def _or_write(asked: Undecided, texts: Sequence[Profile]) -> Undecided:
+    longest = max(texts, key=lambda column: column.n_characters)
+    return Undecided(asked.question, [*asked.options, _write_like(longest)])
 
 
 def _is_prompt_and_answer(pair: tuple[Profile, Profile]) -> bool:
@@ -225,14 +227,25 @@ def _task_by_values(table: Table, profiles: Sequence[Profile]) -> tuple[str, str
     texts = texts_of(profiles)
     likely = likely_labels(profiles)
     if likely and (len(texts) > 1 or any(column not in likely for column in texts)):
-        label = guess_label(table.name, profiles)
+        if len(profiles) == 2 and likely[0].are_sentences:
+            raise Undecided(
+                f"{table.name} has two columns of sentences, but column {likely[0].name} repeats the same few",
+                [
+                    TRANSLATE,
+                    Option(("task=classify", setting("label", likely[0])), "each of these sentences is a label"),
+                ],
+            )
+        try:
+            label = guess_label(table.name, profiles)
+        except Undecided as error:
+            raise _or_write(error, texts) from None
         return "classify", f"{label.reason} in {table.name}"
     if len(texts) == 2:
         _refuse_scored_pairs(table, profiles, texts)
         _require_similar_lengths(table, *texts)
         return "translate", f"{table.name} has two columns of text"
     if len(texts) > 2:
-        raise undecided_pair(table.name, profiles, texts)
+        raise _or_write(undecided_pair(table.name, profiles, texts), texts)
     if len(texts) == 1:
         _refuse_nested_texts(table, profiles, texts[0])
         return "generate", f"{table.name} has one column of text, '{texts[0].name}'"
@@ -253,7 +266,7 @@ def _refuse_nested_texts(table: Table, profiles: Sequence[Profile], text: Profil
         raise Undecided(
             f"{table.name} has one column of text, '{text.name}', but far more text inside the objects in column "
             f"'{longest.name}', which are not read",
-            [Option(("task=generate", setting("text", text)), f"learn to write like the texts in '{text.name}'")],
+            [_write_like(text)],
             'For conversations, write a file of lines such as {"messages": [{"role": "user", "content": "..."}, ...]}',
         )
 
@@ -282,8 +295,5 @@ def _require_similar_lengths(table: Table, first: Profile, second: Profile) -> N
         raise Undecided(
             f"{table.name} has two columns of text, {overview([first, second])}, "
             "but one is much longer than the other, which is unusual for translations",
-            [
-                Option(("task=generate", setting("text", longer)), f"learn to write like the texts in '{longer.name}'"),
-                TRANSLATE,
-            ],
+            [_write_like(longer), TRANSLATE],
         )

@@ -57,6 +57,9 @@ MAX_INVALID = 0.001  # maximum share of invalid bytes in a damaged UTF-8 file
 STRAY_BYTES = 3  # a file with more invalid sequences than this may have another encoding
 
 
+ISO_2022_JP = re.compile(rb"\x1b\$[@B][\x21-\x7e]")  # the change to two-byte characters in old Japanese e-mails
+
+
 def check_encoding(name: str) -> str:
     """Return Python's name for an encoding. Raises PenwrightError, suggesting the closest name, if it is unknown."""
     try:
@@ -92,13 +95,15 @@ def decode(content: bytes) -> tuple[str, str]:
 
 
 def first_guess(head: bytes) -> str:
-    """Guess the encoding from a byte-order mark or the positions of NUL bytes. The default is UTF-8."""
+    """Guess the encoding from a byte-order mark, the positions of NUL bytes, or escapes. The default is UTF-8."""
     for mark, encoding in BYTE_ORDER_MARKS.items():
         if head.startswith(mark):
             return encoding
     even, odd = head[0:4096:2].count(0), head[1:4096:2].count(0)
     if max(even, odd) > 0.3 * min(len(head), 4096) / 2 and min(even, odd) == 0:
         return "utf-16-le" if odd else "utf-16-be"
+    if ISO_2022_JP.search(head):  # valid UTF-8, too, since it has no byte above 127
+        return "iso2022_jp"
     return "utf-8"
 
 

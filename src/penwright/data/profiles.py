@@ -22,6 +22,7 @@ LONGEST_LABEL = 50  # maximum length of a label, in characters
 MOST_CLASSES = 30  # more distinct numbers than this, some of them fractional, are measurements rather than labels
 TEXT, EMPTY, NUMBERS, IDENTIFIERS, LISTS = "text", "no values", "numbers", "identifiers", "lists"
 DATES = "dates or times"
+SENTENCE_ENDS = (".", "!", "?", "…", "。", "！", "？")
 
 _NUMBER = re.compile(
     r"[-+−]?[$€£¥]?(\d{1,3}([ ,.'’]\d{3})+([.,]\d+)?|(\d++([.,]\d++)?|[.,]\d++)\.?(e[-+]?\d+)?) ?[%$€£¥]?", re.I
@@ -114,6 +115,11 @@ class Profile:
     def has_words(self) -> bool:
         """True if the values are text, or dates that all contain a word (`3 March`)."""
         return self.is_text or (self.kind == DATES and all(map(_LONG_WORD.search, self.values)))
+
+    @property
+    def are_sentences(self) -> bool:
+        """True if most different values are several words that end like a sentence."""
+        return 2 * sum(" " in value and value.endswith(SENTENCE_ENDS) for value in self.values) > len(self.values)
 
     @property
     def is_constant(self) -> bool:

@@ -46,21 +46,36 @@ class TextBlock:
 def blocks(document: str) -> list[TextBlock]:
     """Split a document into blocks of lines. Joining all lines with line breaks restores the document."""
     groups: list[list[str]] = []
-    for line in document.split("\n"):
-        if groups and _continues(groups[-1], line):
+    lines = document.split("\n")
+    is_wrapped = _is_wrapped(lines)
+    for line in lines:
+        if groups and is_wrapped and _continues(groups[-1], line):
             groups[-1].append(line)
         else:
             groups.append([line])
     return [_block(group) for group in groups]
 
 
+def _is_wrapped(lines: Sequence[str]) -> bool:
+    """Return whether most lines with a line below them end within a sentence. Otherwise, each line is a paragraph."""
+    upper = [line.rstrip() for line, below in pairwise(lines) if below.strip() and display_width(line) >= SHORT]
+    return 2 * sum(line.endswith(_END) for line in upper) <= len(upper)
+
+
 def _continues(group: Sequence[str], line: str) -> bool:
-    """Return whether a line continues a wrapped paragraph: it has the same indentation and follows a full line."""
+    """Return whether a line continues a wrapped paragraph: it has the same indentation and follows a full line.
+
+    A line that ends a sentence is full if the next word would have made it the longest line.
+    """
     before, text = group[-1].rstrip(), line.strip()
     if not text or not before or _BULLET.match(text) or group[-1].endswith(_HARD_BREAK):
         return False
     indents = {_indent(group[-1])} | ({_hanging(before)} if len(group) == 1 else set())
-    return _indent(line) in indents and display_width(before) >= (FULL if before.endswith(_END) else SHORT)
+    if before.endswith(_END):
+        least = max(FULL, max(map(display_width, [*group, line])) - display_width(text.split()[0]))
+    else:
+        least = SHORT
+    return _indent(line) in indents and display_width(before) >= least
 
 
 def _indent(line: str) -> str:
@@ -88,12 +103,15 @@ def _block(group: Sequence[str]) -> TextBlock:
 def translated(document: str, language: str | None, translate: Callable[[Sequence[str]], Sequence[str]]) -> str:
     """Translate a document sentence by sentence; `language` is passed to sentences().
 
-    Windows line ends become newlines.
+    Lines without letters and digits, such as "* * *", stay as they are. Windows line ends become newlines.
     """
     parts = blocks(document.replace("\r\n", "\n"))
-    cut = [sentences(part.text, language) if part.text.strip() else [] for part in parts]
+    cut = [sentences(part.text, language) if any(map(str.isalnum, part.text)) else [] for part in parts]
     new = iter(translate([sentence.strip() for group in cut for sentence in group]))
-    texts = [_reassemble(group, [next(new) for _ in group]) for group in cut]
+    kept = (part.text for part in parts)
+    texts = [
+        _reassemble(group, [next(new) for _ in group]) if group else text for group, text in zip(cut, kept, strict=True)
+    ]
     return "\n".join(part.lines(text) for part, text in zip(parts, texts, strict=True))
 
 

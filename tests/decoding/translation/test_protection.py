@@ -19,6 +19,10 @@ from penwright.translation.constraints.protection import Protection
         ("Call `f(x) + 1` in <b class='x'>bold</b>", ["`f(x) + 1`", "<b class='x'>", "</b>"]),
         ("Dear {name}, {{ city }}, %s of %(all)d, ${HOME}", ["{name}", "{{ city }}", "%s", "%(all)d", "${HOME}"]),
         ("3 in a row, 2 A teams, 5 houses in 1999, 10 men", []),
+        ("* * *", ["* * *"]),
+        ("|---|:--:|", ["|---|:--:|"]),
+        ("... --- ...", []),  # Morse code
+        ("a * b", []),
         ("a < b and b > c", []),
         ("", []),
     ],

@@ -25,10 +25,10 @@ KINDS = {
     "time": re.compile(r"\d{1,4}[-/.:]\d{1,2}([-/.:]\d{1,4})?([T ,]+\d{1,2}:\d{2}.*)?"),
     "link": re.compile(r"(https?://|www\.)\S+", re.IGNORECASE),
 }
-SOURCE_NAMES = split_words("source src input source_text")
-TARGET_NAMES = split_words("target tgt trg output translation target_text reference")
+SOURCE_NAMES = split_words("source src input source_text src_text")
+TARGET_NAMES = split_words("target tgt trg output translation target_text tgt_text trg_text reference")
 TEXT_NAMES = split_words("""
-    text sentence content review document body message comment tweet question
+    text sentence content review document body message comment tweet question poem lyrics verse
     文本 内容 內容 评论 句子 テキスト 本文 텍스트 문장 текст отзыв نص النص texto texte testo tekst metin
 """)
 LABEL_NAMES = split_words("""

@@ -110,6 +110,11 @@ class _Page(HTMLParser):
             self.end_line()
             self.n_pre += tag == "pre"
 
+    def unknown_decl(self, data: str) -> None:
+        """Read the text of a CDATA section, as in XHTML."""
+        if data.startswith("CDATA["):
+            self.handle_data(data.removeprefix("CDATA["))
+
     def handle_startendtag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
         """End the line at a self-closing block such as `<br/>`. A self-closing `<script/>` has no content to skip."""
         if tag in BLOCKS and not self.dropped:

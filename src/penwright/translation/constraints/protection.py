@@ -15,6 +15,7 @@ _UNITS_THAT_ARE_WORDS = "A|B|J|in"  # units that must directly follow the number
 # No match starts in the middle of a number; otherwise, long runs of digits would take quadratic time.
 _NUMBER = r"[-+]?(?<!\d[.,\u00a0\u202f])\d++(?:[.,\u00a0\u202f]\d++)*+"
 PATTERNS = {
+    "rule": r"\A[-\s*#=_~|+:]*[*#=_~|][-\s*#=_~|+:]*\Z",  # a whole text such as "* * *" or "|---|---|"
     "code": r"`[^`\n]+`",
     "tag": r"</?[A-Za-z][^<>\n]*>",
     "placeholder": r"\{\{[^{}\n]+\}\}|\$?\{[^{}\s]+\}|%\(\w+\)[sd]|%[sd](?!\w)",
