@@ -119,7 +119,7 @@ DIALOGUE = """"Where have you been all this time, and why did you not write to m
 "I was in Paris with my brother and we had no time at all for writing letters."
 "I see."
 """
-EXPORTED = """This paragraph is on one line, and it is quite long, since a word processor wrote it without wrapping any line.
+EXPORTED = """This paragraph is on one line, and it is quite long, since a word processor wrote it without wrapping it.
 The second one is also on one line, and it is nearly as long as the first one, but not quite as long as that.
 The end.
 """
