@@ -173,6 +173,13 @@ def test_exported_regression_model_predicts_on_the_scale_of_its_training(random_
         torch.testing.assert_close(found, 3 + 2 * model(tokens, tokens >= 0), atol=1e-4, rtol=1e-4)
 
 
+def test_scores_that_bfloat16_would_round_are_not_exported_in_it(random_model, bpe, tmp_path):
+    model = random_model("classify", bpe, 1, **ENCODER, problem_type="regression")
+    model.scale.data = torch.tensor([2014.0, 2.5])
+    with pytest.raises(PenwrightError, match=r"2014.*float32"):
+        save_huggingface(model, bpe, tmp_path, "bfloat16", ModelMetadata(("year",)))
+
+
 def test_exported_classifier_of_several_labels_has_the_same_probabilities(random_model, bpe, tmp_path):
     labels = ("war", "action", "comedy")
     model = random_model("classify", bpe, 3, **ENCODER, problem_type="multi_label_classification")

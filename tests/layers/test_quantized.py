@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from penwright.config import ModelSettings
+from penwright.config import ModelSettings, Precision
 from penwright.model.quantized import BLOCK, COMPILES, Int8Linear, int8_product, packed_weights, quantize, to_precision
-from penwright.model.transformer import DecoderOnly
+from penwright.model.transformer import DecoderOnly, EncoderOnly
+from penwright.model.weights import FITTED
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -70,6 +71,17 @@ def test_to_precision_bfloat16_keeps_rotary_frequencies_exact() -> None:
     to_precision(model, "bfloat16")
     assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
     assert model.decoder.rotary is not None and model.decoder.rotary.frequencies.dtype == torch.float32
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+@pytest.mark.parametrize("problem", ["regression", "multi_label_classification", "single_label_classification"])
+def test_to_precision_keeps_fitted_parameters_exact(precision: Precision, problem: str) -> None:
+    settings = {"d_model": 16, "n_heads": 2, "n_layers": 1, "problem_type": problem, "ngrams": True}
+    balanced = {"balanced": problem == "single_label_classification"}
+    model = EncoderOnly(20, ModelSettings.model_validate(settings | balanced), 1 if problem == "regression" else 3)
+    fitted = {name: value.data.fill_(2014.3).clone() for name, value in model.named_parameters() if name in FITTED}
+    to_precision(model, precision)
+    assert len(fitted) == 2 and all(torch.equal(model.get_parameter(name), value) for name, value in fitted.items())
 
 
 def test_module_without_linear_layers_is_unchanged() -> None:

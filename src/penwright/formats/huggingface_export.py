@@ -40,6 +40,7 @@ IGNORED_SETTINGS = {
     "feed_forward_dropout",
     "token_dropout",
 }
+FARTHEST = 16  # largest mean score, in standard deviations, for bfloat16: its rounding error is mean / 512
 HEAD = {"pooling", "pooler", "pooler_activation"}
 UNUSED: dict[Task, set[str]] = {  # settings that have no effect, by task
     "generate": {*HEAD, "n_decoder_layers"},
@@ -79,8 +80,14 @@ def save_huggingface(
         raise PenwrightError(
             f"transformers has no class for this model, because none supports {', '.join(best.lost)}{hint}"
         )
-    dtype = getattr(torch, precision)
-    sources, weights = tensor_sources(best.architecture, model), folded(dict(model.named_parameters()))
+    dtype, parameters = getattr(torch, precision), dict(model.named_parameters())
+    mean, deviation = parameters["scale"].tolist() if "scale" in parameters else (0.0, 1.0)
+    if precision == "bfloat16" and abs(mean) > FARTHEST * deviation:
+        raise PenwrightError(
+            f"bfloat16 would round the scores of this model, which are about {mean:.5g} and differ by {deviation:.2g}. "
+            "Export in float32"
+        )
+    sources, weights = tensor_sources(best.architecture, model), folded(parameters)
     tensors = {source.name: _concatenated(source, weights) for source in sources}
     tensors = {name: tensor.to(dtype) for name, tensor in best.architecture.restore(tensors).items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from penwright.config import Precision
+from penwright.model.weights import FITTED
 from penwright.native.toolchain import SOURCES
 
 LARGEST = 127  # largest value of symmetric int8
@@ -166,10 +167,12 @@ def outputs_like(layer: nn.Module) -> Tensor:
 def to_precision(module: nn.Module, precision: Precision) -> None:
     """Convert the weights to this precision in place; with int8, embeddings and norms stay in float32.
 
-    The frequencies of position encodings stay in float32, because bfloat16 would be too coarse.
+    The frequencies of position encodings and the fitted parameters of classifiers stay in float32, because bfloat16
+    would be too coarse.
     """
     if precision == "int8":
         quantize(module)
     if precision == "bfloat16":
-        for parameter in module.parameters():
-            parameter.data = parameter.data.to(torch.bfloat16)
+        for name, parameter in module.named_parameters():
+            if name not in FITTED:
+                parameter.data = parameter.data.to(torch.bfloat16)
