@@ -3,7 +3,7 @@ import torch
 
 from penwright.config import SIZES, ModelSettings, Table, merge, validate
 from penwright.errors import UsageError
-from penwright.model.size import size_of
+from penwright.model.size import size_of, size_of_recipe
 from penwright.native import toolchain
 from penwright.text import rounded
 from penwright.training.auto import capacity
@@ -426,10 +426,11 @@ def test_memory_includes_averages_of_the_weights_and_teachers() -> None:
     plain = plan_for(NOVELS).size
     average = plan_for(NOVELS, training={"ema_decay": 0.99}).size
     base: Table = {"base": "runs/old", "keep_old": 0.2}
-    tuned, mean = (plan_for(NOVELS, finetuning={**base, "base_weight": weight}).size for weight in (0.0, 0.2))
+    tuned, tuned_mean = (plan_for(NOVELS, finetuning={**base, "base_weight": weight}) for weight in (0.0, 0.2))
     taught = plan_for(NOVELS._replace(teacher_bytes=1_000_000)).size
     assert average.training_bytes == plain.training_bytes + 4 * plain.parameters
-    assert mean.training_bytes == tuned.training_bytes + 8 * tuned.parameters
+    assert tuned_mean.size.training_bytes == tuned.size.training_bytes + 8 * tuned.size.parameters
+    assert tuned_mean.size == size_of_recipe(tuned_mean.recipe, tuned_mean.vocab_size, 0)
     assert taught.training_bytes == plain.training_bytes + 1_000_000
 
 

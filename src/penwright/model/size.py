@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from penwright.config import LoraSettings, ModelSettings, Task
+from penwright.config import LoraSettings, ModelSettings, Recipe, Task
 from penwright.model import Model, make_model
 from penwright.model.weights import shapes_only
 from penwright.tokenizers import Tokenizer
@@ -40,8 +40,7 @@ def size_of(
 ) -> Size:
     """Return the size of a model, computed from the shapes of its parameters.
 
-    With `recomputes`, the memory is that of training with activation checkpointing. `n_copies` is the number of copies
-    of the saved weights that training holds.
+    With `recomputes`, the memory is that of training with activation checkpointing. For `n_copies`, see `n_copies_of`.
     """
     parameters, tables, trained = _counted(task, vocab_size, settings, n_labels, lora)
     output = vocab_size * settings.d_model if task != "classify" and settings.tie_embeddings != "none" else 0
@@ -55,6 +54,19 @@ def size_of(
     copies = COPY_BYTES * n_copies * (trained if lora else parameters)
     weights = ADAMW_BYTES * trained + FROZEN_BYTES * (parameters - trained) + copies
     return Size(parameters, matrices, 2 * matrices + attention, weights + activations, trained)
+
+
+def size_of_recipe(recipe: Recipe, vocab_size: int, n_labels: int, n_ranks: int = 1) -> Size:
+    """Return the size of the model of a recipe. Its memory is that of training on each of `n_ranks` ranks, with DDP."""
+    training, tuning = recipe.training, recipe.finetuning
+    asked = (recipe.task, vocab_size, recipe.model, training.tokens_at_once // n_ranks, n_labels, recipe.lora)
+    n_copies = n_copies_of(tuning.base_weight if tuning else 0.0, training.ema_decay)
+    return size_of(*asked, recomputes=training.activation_checkpointing, n_copies=n_copies)
+
+
+def n_copies_of(base_weight: float | None, ema_decay: float | None) -> int:
+    """Return the number of copies of the saved weights that training holds, in addition to the weights themselves."""
+    return 2 if base_weight else 1 if ema_decay else 0
 
 
 @lru_cache(maxsize=256)  # cached, because planning calls this repeatedly, and each call builds modules

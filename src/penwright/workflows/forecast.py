@@ -164,13 +164,12 @@ def fitting_seconds(minutes: float | None) -> float:
 
 def size_options(prepared: Prepared) -> Iterator[SizeOption]:
     """Yield the model sizes from nano to large, smallest first."""
-    plan, labels = prepared.plan, max(1, len(prepared.corpus.labels))
-    recipe = plan.recipe
+    plan, recipe = prepared.plan, prepared.plan.recipe
     replaced = DIMENSIONS - {"n_layers"} if recipe.task == "classify" else DIMENSIONS
     kept = recipe.model.model_dump(exclude=replaced, exclude_none=True)
     for name in LADDER:
         settings = validate(ModelSettings, {**kept, "size": name}, "the settings")
-        size = size_of(recipe.task, plan.vocab_size, settings, n_labels=labels)
+        size = size_of(recipe.task, plan.vocab_size, settings, n_labels=len(prepared.corpus.labels))
         is_chosen = recipe.model.size == name
         epochs = plan.epochs if is_chosen else plan.epochs * plan.size.flops_per_token / size.flops_per_token
         yield SizeOption(name, size.parameters, epochs, is_chosen)

@@ -14,7 +14,7 @@ from penwright.data.corpus import Labelled
 from penwright.devices import available_memory
 from penwright.errors import PenwrightError, UsageError
 from penwright.model import Model, make_model
-from penwright.model.size import size_of
+from penwright.model.size import size_of_recipe
 from penwright.model.transformer import DecoderOnly, EncoderOnly
 from penwright.model.weights import freeze_embeddings, start_from_bigrams
 from penwright.run.checkpoint_folder import CHECKPOINTS
@@ -126,7 +126,7 @@ def make_trainer(
     ranks.gather_at_start(work)
     batches = with_old_text(context, TASKS[recipe.task].batches(context, context.training))
     later = not context.is_trained and compiles_later(
-        recipe, machine, context.tokenizer.vocab_size, max(1, len(context.corpus.labels))
+        recipe, machine, context.tokenizer.vocab_size, len(context.corpus.labels)
     )
     trainer = Trainer(context.model, batches, recipe, machine, _teachers(context), compiles_later=later)
     if context.is_trained:
@@ -148,11 +148,7 @@ def compiles_later(recipe: Recipe, machine: Machine, vocab_size: int, n_labels: 
     has_pipes = any(is_pipe(Path(path)) for path in (*recipe.data.train, *recipe.data.validation))
     if torch.get_num_threads() < 2 or recipe.distillation or has_pipes or not is_possible():
         return False
-    training, tuning = recipe.training, recipe.finetuning
-    n_copies = 2 if tuning and tuning.base_weight else 1 if training.ema_decay else 0
-    recomputes = training.activation_checkpointing
-    asked = (recipe.task, vocab_size, recipe.model, training.tokens_at_once, n_labels)
-    size = size_of(*asked, recomputes=recomputes, n_copies=n_copies)
+    size = size_of_recipe(recipe, vocab_size, n_labels)
     # the decoding steps may be compiled at the same time
     compilers = 2 * COMPILER_BYTES + BYTES_PER_PARAMETER * size.parameters
     return available_memory() >= 2 * size.training_bytes + compilers
@@ -231,15 +227,13 @@ def has_extended(run: Run) -> bool:
 def _with_parallelism(context: RunContext, machine: Machine) -> tuple[Recipe, str]:
     """Return the recipe with DDP or FSDP2 chosen, and the reason."""
     recipe, requested = context.recipe, context.recipe.training.parallelism
-    n_labels, n_ranks = max(1, len(context.corpus.labels)), machine.ranks.size
     can_shard = recipe.task in SHARDED_TASKS and recipe.lora is None
     if requested == "fsdp" and not can_shard:
         raise UsageError(
             f"training.parallelism={requested}: only language models and translators without LoRA can be sharded"
         )
-    tokens = recipe.training.tokens_at_once // n_ranks
-    recomputes = recipe.training.activation_checkpointing
-    size = size_of(recipe.task, context.tokenizer.vocab_size, recipe.model, tokens, n_labels, recomputes=recomputes)
+    n_labels, n_ranks = len(context.corpus.labels), machine.ranks.size
+    size = size_of_recipe(recipe, context.tokenizer.vocab_size, n_labels, n_ranks)
     chosen, reason = choose_parallelism(size.training_bytes, memory_of_rank(machine.device), can_shard=can_shard)
     if requested != "auto":
         chosen, reason = requested, "as requested"

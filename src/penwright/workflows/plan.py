@@ -125,7 +125,7 @@ def prepare(settings: Table, say: Say = say_nothing) -> Prepared:
     machine = choose_machine(first.training)
     facts = _facts(first, corpus)
     say("timing a few training steps on this machine")
-    measure = throughput_meter(machine, first.task, max(1, len(corpus.labels)), first.lora)
+    measure = throughput_meter(machine, first.task, len(corpus.labels), first.lora)
 
     plan = make_plan(facts, settings, measure, machine.device)
     require_dropout(plan.recipe)

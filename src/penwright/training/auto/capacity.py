@@ -8,7 +8,7 @@ import torch
 from penwright.config import SIZES, LoraSettings, ModelSettings, Task, merge, validate
 from penwright.devices import TOO_LITTLE_MEMORY, available_memory
 from penwright.errors import PenwrightError, UsageError
-from penwright.model.size import Size, size_of
+from penwright.model.size import Size, n_copies_of, size_of
 from penwright.text import amount, in_words
 from penwright.training.auto.choices import Choices
 from penwright.training.auto.facts import CHARACTERS_PER_TOKEN, Facts
@@ -263,8 +263,8 @@ class CapacityPlanner:
         """Return the size of a model. Its memory includes averages of the weights, and teachers."""
         training, tuning, own = map(self._choices.section, ("training", "finetuning", "lora"))
         lora = validate(LoraSettings, own, "[lora]") if own else None
-        asked = (self._facts.task, vocab_size, settings, batch_tokens, max(1, self._facts.n_labels), lora)
-        n_copies = 2 if tuning.get("base_weight") else 1 if training.get("ema_decay") else 0
+        asked = (self._facts.task, vocab_size, settings, batch_tokens, self._facts.n_labels, lora)
+        n_copies = n_copies_of(tuning.get("base_weight"), training.get("ema_decay"))
         size = size_of(*asked, recomputes=training.get("activation_checkpointing", False), n_copies=n_copies)
         return size._replace(training_bytes=size.training_bytes + self._facts.teacher_bytes)
 
