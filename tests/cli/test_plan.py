@@ -10,7 +10,7 @@ from penwright.cli.plan_report import plan_in_words
 from penwright.config import Recipe, Table, TokenizerSettings, merge, validate, write_toml
 from penwright.data.labelled import open_labelled
 from penwright.run.folder import Run
-from penwright.workflows.finetune import has_few_labels
+from penwright.workflows.finetune import has_few_labels, share_of_few
 from penwright.workflows.plan import prepare
 
 from .conftest import QUICK, Command
@@ -122,16 +122,19 @@ def test_plan_obeys_balance_and_groups(penwright: Command, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("changes", "expected"),
+    ("changes", "are_few", "holds_out"),
     [
-        ({}, True),
-        ({"finetuning": {"contrastive": False}}, False),
-        ({"training": {"steps": 3}}, False),
-        ({"data": {"held_out": 0.2}}, False),
-        ({"tokenizer": {"type": "bpe"}}, False),
+        ({}, True, True),
+        ({"finetuning": {"contrastive": False}}, True, False),
+        ({"training": {"steps": 3}}, False, True),
+        ({"data": {"held_out": 0.2}}, True, False),
+        ({"data": {"validation": ["own.csv"]}}, True, False),
+        ({"tokenizer": {"type": "bpe"}}, False, True),
     ],
 )
-def test_few_labels_are_not_held_out_for_a_pretrained_encoder(corpora: Path, changes: Table, expected: bool) -> None:
+def test_few_labels_are_not_held_out_for_a_pretrained_encoder(
+    corpora: Path, changes: Table, are_few: bool, holds_out: bool
+) -> None:
     text = str(corpora / "labels.csv")
     given: Table = {"task": "classify", "data": {"train": [text]}, "tokenizer": {"type": "imported"}}
     given = merge(given, {"finetuning": {"base": "runs/minilm"}}, changes)
@@ -139,7 +142,8 @@ def test_few_labels_are_not_held_out_for_a_pretrained_encoder(corpora: Path, cha
     recipe = validate(
         Recipe, merge({"training": {"minutes": 1}} if "training" not in given else {}, rest, given), "here"
     )
-    assert has_few_labels(recipe, given, open_labelled([text])) is expected
+    assert has_few_labels(recipe, given, open_labelled([text])) is are_few
+    assert bool(share_of_few(recipe, given)) is holds_out
 
 
 def test_plan_and_train_share_their_options() -> None:

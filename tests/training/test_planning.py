@@ -422,6 +422,13 @@ def test_chosen_size_fits_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.parametrize("is_few", [True, False])
+def test_pretrained_encoder_is_tuned_contrastively_only_if_the_labels_are_few(is_few: bool) -> None:
+    base: Table = {"finetuning": {"base": "runs/minilm"}, "tokenizer": {"type": "imported", "vocab_size": 1000}}
+    tuned = plan_for(REVIEWS._replace(has_few_labels=is_few), **base).recipe
+    assert tuned.finetuning and tuned.finetuning.contrastive == is_few != tuned.finetuning.freeze_embeddings
+
+
 def test_memory_includes_averages_of_the_weights_and_teachers() -> None:
     plain = plan_for(NOVELS).size
     average = plan_for(NOVELS, training={"ema_decay": 0.99}).size

@@ -69,24 +69,22 @@ def with_base(settings: Table) -> Table:
 
 
 def has_few_labels(recipe: Recipe, settings: Table, corpus: AnyCorpus) -> bool:
-    """Return whether a pretrained encoder will be tuned contrastively, so that hardly any text is held out.
+    """Return whether a pretrained encoder has few texts for each label, and a budget in minutes."""
+    is_tuned = recipe.finetuning is not None and recipe.tokenizer.is_pretrained
+    has_one_label = recipe.task == "classify" and corpus.label_kind in (None, LabelKind())
+    others = settings.get("training", {}).keys() & {*BUDGETS} - {"minutes"}
+    n_texts = len(corpus.training) + (0 if recipe.data.validation else len(corpus.held_out))
+    return is_tuned and has_one_label and not others and n_texts <= FEW_LABELS * len(corpus.labels)
+
+
+def share_of_few(recipe: Recipe, settings: Table) -> float | None:
+    """Return the share of few texts to hold out for contrastive fine-tuning; None if the settings decide otherwise.
 
     Cross-validation is then more reliable than a few held-out texts, which are more useful for training.
     """
-    is_tuned = recipe.finetuning is not None and recipe.tokenizer.is_pretrained
-    has_one_label = recipe.task == "classify" and corpus.label_kind in (None, LabelKind())
-    is_chosen = settings.get("finetuning", {}).get("contrastive", True)
-    others = settings.get("training", {}).keys() & {*BUDGETS} - {"minutes"}
+    is_chosen = settings["finetuning"].get("contrastive", True)
     is_own = recipe.data.validation or recipe.data.held_out or recipe.data.group is not None
-    n_texts = len(corpus.training) + len(corpus.held_out)
-    return bool(
-        is_tuned
-        and has_one_label
-        and is_chosen
-        and not others
-        and not is_own
-        and n_texts <= FEW_LABELS * len(corpus.labels)
-    )
+    return FEW_HELD_OUT if is_chosen and not is_own else None
 
 
 def require_suitable(recipe: Recipe, corpus: AnyCorpus, tokenizer: Tokenizer | None, say: Say) -> None:

@@ -39,7 +39,7 @@ from penwright.training.auto.facts import Facts
 from penwright.training.auto.machine import Machine, choose_machine
 from penwright.training.auto.planner import make_plan
 from penwright.training.auto.throughput import throughput_meter
-from penwright.workflows.finetune import FEW_HELD_OUT, changed_tokenizer, has_few_labels, require_suitable, with_base
+from penwright.workflows.finetune import changed_tokenizer, has_few_labels, require_suitable, share_of_few, with_base
 from penwright.workflows.load import open_run
 from penwright.workflows.make_trainer import require_dropout
 
@@ -112,9 +112,9 @@ def prepare(settings: Table, say: Say = say_nothing) -> Prepared:
     say("reading the text")
     reading = _reading(first, settings)
     corpus = TASKS[first.task].open_corpus(first.data.train, reading)
-    if has_few_labels(first, settings, corpus):
-        settings = merge(settings, {"data": {"held_out": FEW_HELD_OUT}})
-        corpus = TASKS[first.task].open_corpus(first.data.train, replace(reading, held_out=FEW_HELD_OUT))
+    if (are_few := has_few_labels(first, settings, corpus)) and (share := share_of_few(first, settings)):
+        settings = merge(settings, {"data": {"held_out": share}})
+        corpus = TASKS[first.task].open_corpus(first.data.train, replace(reading, held_out=share))
     if first.task == "classify":
         corpus = _with_near_duplicates(corpus, say)
     settings = merge(settings, _found_in(corpus))
@@ -123,7 +123,7 @@ def prepare(settings: Table, say: Say = say_nothing) -> Prepared:
     require_suitable(first, corpus, tokenizer, say)
     _require_enough(first, corpus)
     machine = choose_machine(first.training)
-    facts = _facts(first, corpus)
+    facts = _facts(first, corpus)._replace(has_few_labels=are_few)
     say("timing a few training steps on this machine")
     measure = throughput_meter(machine, first.task, len(corpus.labels), first.lora)
 

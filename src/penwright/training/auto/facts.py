@@ -29,6 +29,7 @@ class Facts(NamedTuple):
     n_labels: int = 0
     length: int = 0  # length of the text in characters; 0: the same as `n_bytes`
     teacher_bytes: int = 0  # size of the teachers' weights in memory
+    has_few_labels: bool = False  # whether the texts are so few that a pretrained encoder should be tuned contrastively
 
     @property
     def n_characters(self) -> int:

@@ -141,7 +141,7 @@ class _Planner:
                     self._suggest("model.token_dropout", *self._token_dropout())
                 if self.choices.section("model").get("text_pairs"):
                     self._suggest("model.token_types", 2, "lets the model tell the two texts of a pair apart")
-                if self._has_few_labels:
+                if facts.has_few_labels:
                     few = f"at most {FEW_LABELS} texts for each label"
                     self._suggest("finetuning.contrastive", True, f"{few}: too few for ordinary training")
                     self._suggest("model.ngrams", False, f"{few}: too few for n-grams")
@@ -214,13 +214,6 @@ class _Planner:
     @property
     def _has_subwords(self) -> bool:
         return self.choices.section("tokenizer").get("type") in ("bpe", "unigram")
-
-    @property
-    def _has_few_labels(self) -> bool:
-        """Whether a classifier with a pretrained base has few texts per label, and its budget is in minutes."""
-        facts, problem = self.facts, self.choices.section("model").get("problem_type", "single_label_classification")
-        is_few = facts.n_examples <= FEW_LABELS * facts.n_labels and problem == "single_label_classification"
-        return is_few and self.choices.is_pretrained and "minutes" in self.choices.section("training")
 
     def _token_dropout(self) -> tuple[float, str]:
         if self.choices.section("distillation"):
