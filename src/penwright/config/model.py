@@ -4,9 +4,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
+from penwright.config.ranges import From0Below1
 from penwright.config.settings import Settings, Table, merge
 
-Probability = Annotated[float, Field(ge=0, lt=1)]
 Precision = Literal["float32", "bfloat16", "int8"]  # number format of the weights at inference
 FeedForwardKind = Literal["relu", "gelu", "gelu_tanh", "silu", "relu_squared", "swiglu", "geglu"]
 
@@ -149,10 +149,10 @@ class ModelSettings(Settings):
     balanced: bool = False  # treat all labels as equally frequent, so a classifier finds rare ones more often
     pooler: bool = False  # dense layer between pooling and output layer (BERT)
     pooler_activation: Literal["tanh", "relu"] = "tanh"  # activation of the pooler (DistilBERT: relu)
-    dropout: Probability = 0.0  # dropout on the embeddings and on the output of each sublayer
-    attention_dropout: Probability = 0.0  # dropout on the attention weights
-    feed_forward_dropout: Probability = 0.0  # dropout on the hidden layer of the feed-forward network
-    token_dropout: Probability = 0.0  # average share of tokens that are dropped from a classifier's training texts
+    dropout: From0Below1 = 0.0  # dropout on the embeddings and on the output of each sublayer
+    attention_dropout: From0Below1 = 0.0  # dropout on the attention weights
+    feed_forward_dropout: From0Below1 = 0.0  # dropout on the hidden layer of the feed-forward network
+    token_dropout: From0Below1 = 0.0  # average share of tokens that are dropped from a classifier's training texts
     zero_init_outputs: bool = True  # initialize the output weights of each sublayer to zero
 
     @model_validator(mode="before")

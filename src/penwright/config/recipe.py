@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from penwright.config.model import ModelSettings
+from penwright.config.ranges import Above0Below1, Above0To1, From0Below1, From0To1
 from penwright.config.schedules import Constant, Schedule
 from penwright.config.settings import Settings, merge, validate, with_present_names
 from penwright.config.training import AdamW, Limit, Optimizer, TrainingSettings
@@ -29,7 +30,6 @@ def off(value: Any) -> Any:
 OrOff = BeforeValidator(off)
 Paths = Annotated[tuple[str, ...], BeforeValidator(one_or_more)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(one_or_more)]
-Probability = Annotated[float, Field(gt=0, lt=1)]
 Columns = Annotated[tuple[Column, ...], BeforeValidator(one_or_more)]
 
 
@@ -38,7 +38,7 @@ class DataSettings(Settings):
 
     train: Annotated[Paths, Field(min_length=1)]  # training data: files, folders, hub:NAME or hub:NAME/CONFIG
     validation: Paths = ()  # your own held-out files; empty: hold out a part of the training data
-    held_out: Annotated[float, Field(gt=0, lt=1)] | None = None  # share to hold out; None: depends on the data's size
+    held_out: Above0Below1 | None = None  # share to hold out; None: depends on the data's size
     seed: NonNegativeInt | None = None  # seed for choosing held-out examples; None: the recipe's seed
     source: Column | None = None  # column of the source sentences
     target: Column | None = None  # column of the target sentences
@@ -47,7 +47,7 @@ class DataSettings(Settings):
     label_separator: Annotated[str, Field(min_length=1)] | None = None  # separator of labels in a cell, such as |
     label_names: dict[str, str] = Field(default_factory=dict)  # names for labels in the files, such as {"1" = "World"}
     dictionary: str | None = None  # translators: file of terms and translations to learn
-    dictionary_hints: Annotated[float, Field(ge=0, le=1)] | None = (
+    dictionary_hints: From0To1 | None = (
         None  # share of sentences with dictionary translations in place of terms; None: chosen by the plan
     )
     group: Column | None = None  # column of groups, such as authors: a group is held out as a whole, or not at all
@@ -87,7 +87,7 @@ class DistillationSettings(Settings):
     """Distillation: models of other runs on the same text provide soft targets for the new model."""
 
     teachers: Annotated[tuple[str, ...], Field(min_length=1)]  # run folders of the teachers
-    weight: Annotated[float, Field(gt=0, le=1)] = 0.7  # weight of the teachers in the loss, from 0 to 1
+    weight: Above0To1 = 0.7  # weight of the teachers in the loss, from 0 to 1
 
 
 class FineTuningSettings(Settings):
@@ -95,8 +95,8 @@ class FineTuningSettings(Settings):
 
     base: str  # run folder of the model to start from
     base_sha256: str | None = None  # checksum of the base model's weights, recorded when training begins
-    keep_old: Annotated[float, Field(ge=0, lt=1)] = 0.0  # share of batches from the base model's training text
-    base_weight: Annotated[float, Field(ge=0, lt=1)] = 0.0  # weight of the base in the mean of both models' weights
+    keep_old: From0Below1 = 0.0  # share of batches from the base model's training text
+    base_weight: From0Below1 = 0.0  # weight of the base in the mean of both models' weights
     trim_vocabulary: bool = False  # drop tokens of the base model that are not in the training text
     add_tokens: PositiveInt | str | None = None  # number of new tokens to learn from the text, or a file of words
     freeze_embeddings: bool = False  # do not train the token embeddings, which makes steps of small models faster
@@ -140,14 +140,12 @@ class LoraSettings(Settings):
 
 LARGEST = 2**31 - 1
 Count = Annotated[int, Field(gt=0, le=LARGEST)]
-Share = Annotated[float, Field(gt=0, le=1)]
-Ratio = Annotated[float, Field(ge=0, le=1)]
 Score = Annotated[float, Field(ge=-1e30, le=1e30)]  # logits are float32, which overflows above 3e38
 Factor = Annotated[float, Field(ge=1e-30, le=1e30)]
 FactorOrZero = Annotated[float, Field(ge=0, le=1e30)]
 CountOrOff = Annotated[Count | None, OrOff]
 PositiveOrOff = Annotated[PositiveFloat | None, OrOff]
-ProbabilityOrOff = Annotated[Probability | None, OrOff]
+ProbabilityOrOff = Annotated[Above0Below1 | None, OrOff]
 
 
 class DecodingSettings(Settings):
@@ -160,15 +158,15 @@ class DecodingSettings(Settings):
     temperature: FactorOrZero = 0.8  # sampling temperature; 0 always takes the most likely token
     top_n_sigma: PositiveOrOff = None  # sample from tokens within N standard deviations of the highest logit
     top_k: CountOrOff = None  # sample from the K most likely tokens; 0 turns this off
-    top_p: Share | None = None  # nucleus sampling: use the smallest set of tokens whose probabilities add up to P
-    min_p: Ratio | None = None  # sample from tokens at least P times as likely as the most likely one
-    typical_p: Share | None = (
+    top_p: Above0To1 | None = None  # nucleus sampling: use the smallest set of tokens whose probabilities add up to P
+    min_p: From0To1 | None = None  # sample from tokens at least P times as likely as the most likely one
+    typical_p: Above0To1 | None = (
         None  # typical sampling: use the tokens with surprisal closest to the entropy, up to a total probability of P
     )
     epsilon_cutoff: ProbabilityOrOff = None  # sample from tokens with at least this probability
     eta_cutoff: ProbabilityOrOff = None  # like the epsilon cutoff, with a lower threshold at high entropy
-    xtc_probability: Ratio = 0.0  # XTC: probability of dropping all top choices but the least likely one
-    xtc_threshold: Share = 0.1  # XTC: top choices are tokens with at least this probability
+    xtc_probability: From0To1 = 0.0  # XTC: probability of dropping all top choices but the least likely one
+    xtc_threshold: Above0To1 = 0.1  # XTC: top choices are tokens with at least this probability
     repetition_penalty: Factor = 1.0  # above 1: tokens of the prompt and the text so far become less likely
     presence_penalty: Score = 0.0  # subtract this from the logit of every token generated so far
     frequency_penalty: Score = 0.0  # subtract this from the logit of a token for each time it was generated

@@ -6,9 +6,8 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
+from penwright.config.ranges import From0To1
 from penwright.config.settings import Settings
-
-Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
 class EndShift(NamedTuple):
@@ -52,7 +51,7 @@ class InverseSquareRoot(_Warmup):
 
     type: Literal["inverse_sqrt"] = "inverse_sqrt"
     warmup_steps: PositiveInt = 400  # steps of linear warm-up
-    final_fraction: Fraction = 0.0  # lowest learning rate, as a share of the peak
+    final_fraction: From0To1 = 0.0  # lowest learning rate, as a share of the peak
 
     def _after_warmup(self, progress: float, step: int) -> float:
         return max(self.final_fraction, sqrt(self.warmup_steps / (step + 1)))
@@ -62,7 +61,7 @@ class Cosine(_Warmup):
     """Cosine decay to final_fraction of the peak (Loshchilov and Hutter 2017)."""
 
     type: Literal["cosine"] = "cosine"
-    final_fraction: Fraction = 0.1  # final learning rate, as a share of the peak
+    final_fraction: From0To1 = 0.1  # final learning rate, as a share of the peak
 
     def _after_warmup(self, progress: float, step: int) -> float:
         return self.final_fraction + (1 - self.final_fraction) * (1 + cos(pi * progress)) / 2
@@ -72,7 +71,7 @@ class Linear(_Warmup):
     """Linear decay to final_fraction of the peak."""
 
     type: Literal["linear"] = "linear"
-    final_fraction: Fraction = 0.0  # final learning rate, as a share of the peak
+    final_fraction: From0To1 = 0.0  # final learning rate, as a share of the peak
 
     def _after_warmup(self, progress: float, step: int) -> float:
         return 1 - (1 - self.final_fraction) * progress
@@ -82,8 +81,8 @@ class WarmupStableDecay(_Warmup):
     """A constant learning rate, then a linear cooldown (warmup-stable-decay; Hu et al. 2024, MiniCPM, section 4)."""
 
     type: Literal["wsd"] = "wsd"
-    cooldown_fraction: Fraction = 0.5  # length of the cooldown, as a share of the steps after the warm-up
-    final_fraction: Fraction = 0.0  # final learning rate, as a share of the peak
+    cooldown_fraction: From0To1 = 0.5  # length of the cooldown, as a share of the steps after the warm-up
+    final_fraction: From0To1 = 0.0  # final learning rate, as a share of the peak
 
     def _after_warmup(self, progress: float, step: int) -> float:
         if self.cooldown_fraction == 0:

@@ -13,9 +13,8 @@ from pydantic import (
     model_validator,
 )
 
+from penwright.config.ranges import From0Below1
 from penwright.config.settings import Settings
-
-Momentum = Annotated[float, Field(ge=0, lt=1)]
 
 
 def zero_if_none(value: Any) -> Any:
@@ -32,7 +31,7 @@ class AdamW(Settings):
     type: Literal["adamw"] = "adamw"
     learning_rate: PositiveFloat = 1e-3  # peak learning rate
     weight_decay: NonNegativeFloat = 0.1  # weight decay of matrices; norms, biases and embeddings have none
-    betas: tuple[Momentum, Momentum] = (0.9, 0.98)  # decay rates of the moving averages of the gradient and its square
+    betas: tuple[From0Below1, From0Below1] = (0.9, 0.98)  # decay rates of running averages of gradient and its square
     eps: PositiveFloat = 1e-8  # constant added to the denominator of an update
 
 
@@ -41,7 +40,7 @@ class Muon(Settings):
 
     type: Literal["muon"] = "muon"
     learning_rate: PositiveFloat = 0.02  # peak learning rate
-    momentum: Momentum = 0.95  # Nesterov momentum
+    momentum: From0Below1 = 0.95  # Nesterov momentum
     weight_decay: NonNegativeFloat = 0.0  # weight decay of the matrices inside the blocks
     adamw: AdamW = AdamW(learning_rate=3e-3, weight_decay=0.0, betas=(0.9, 0.95))
 
@@ -67,9 +66,9 @@ class TrainingSettings(Settings):
     batch_tokens: PositiveInt = 4096  # tokens per batch, padding included (on average, for labelled texts)
     accumulate: PositiveInt = 1  # number of batches per optimizer step (gradient accumulation)
     max_grad_norm: Limit = 1.0  # maximum gradient norm (clipping); 0: off
-    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0  # label smoothing: probability spread over all classes
-    consistency: Annotated[float, Field(ge=0, lt=1)] = 0.0  # weight of R-Drop in the second half of training; 0: off
-    ema_decay: Annotated[float, Field(ge=0, lt=1)] = 0.0  # decay of the moving average of the weights (EMA); 0: off
+    label_smoothing: From0Below1 = 0.0  # label smoothing: probability spread over all classes
+    consistency: From0Below1 = 0.0  # weight of R-Drop in the second half of training; 0: off
+    ema_decay: From0Below1 = 0.0  # decay of the moving average of the weights (EMA); 0: off
     evaluate_every: PositiveInt | None = None  # steps between evaluations; None: ten evaluations per run
     patience: PositiveInt | None = None  # stop after this many evaluations without a better score; None: never
     cooldown_on_overfitting: bool = False  # start the cooldown when the held-out loss rises; stop if it keeps rising

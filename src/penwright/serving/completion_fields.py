@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from penwright.config.ranges import From0To1
 from penwright.serving.fields import MAX_ENTRIES, MAX_INT, Name, Text, TokenId
 
 Ids = Annotated[list[TokenId], Field(max_length=1_000_000, fail_fast=True)]
@@ -46,7 +47,7 @@ class SamplingRequest(BaseModel):
     model_config = ConfigDict(strict=True, allow_inf_nan=False, json_schema_extra=_allow_null)
 
     temperature: Annotated[float, Field(ge=0, le=2)] = 1.0  # at temperature 0, the likeliest token is chosen
-    top_p: Annotated[float, Field(ge=0, le=1)] = 1.0
+    top_p: From0To1 = 1.0
     stream: bool = False  # whether to send the text in events while it is generated
     stream_options: StreamOptions | None = None  # options for a streamed response
     stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
@@ -55,7 +56,7 @@ class SamplingRequest(BaseModel):
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
     logit_bias: Biases = {}  # values to add to logits, by token id
     top_k: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None  # top-k sampling; 0 or -1 disables it
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    min_p: From0To1 | None = None
     repetition_penalty: Annotated[float, Field(ge=1e-30, le=10)] = 1.0
 
     @model_validator(mode="before")
