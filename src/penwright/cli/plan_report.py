@@ -160,8 +160,8 @@ def _problems(prepared: "Prepared") -> "Iterator[str]":
 
 def _note_on_rare_label(prepared: "Prepared") -> "Iterator[str]":
     """Yield advice if one of the labels is far rarer than the others, and the labels are not balanced."""
-    counts, model = prepared.corpus.label_counts, prepared.plan.recipe.model
-    if model.balanced or model.problem_type != "single_label_classification":
+    counts, recipe = prepared.corpus.label_counts, prepared.plan.recipe
+    if recipe.model.balanced or not recipe.gives_one_label:
         return
     rarest, n = min(counts, key=lambda label: counts[label]), sum(counts.values())
     if counts[rarest] * len(counts) <= RARE * n:

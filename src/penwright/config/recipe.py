@@ -248,6 +248,11 @@ class Recipe(Settings):
     chat: ChatSettings | None = None
     decoding: DecodingSettings = DecodingSettings()
 
+    @property
+    def gives_one_label(self) -> bool:
+        """Whether the model is a classifier that gives each text one label."""
+        return self.task == "classify" and self.model.problem_type == "single_label_classification"
+
     @model_validator(mode="after")
     def _check(self) -> "Recipe":
         is_new_writer = self.task == "generate" and not self.finetuning and self.model.tie_embeddings == "none"
@@ -268,7 +273,6 @@ class Recipe(Settings):
     def _check_task(self) -> None:
         """Raise ValueError for settings that have no effect with this task."""
         is_classifier, is_encoder = self.task == "classify", self.task in ("classify", "encode")
-        one_label = is_classifier and self.model.problem_type == "single_label_classification"
         tuning, single = self.finetuning, "classifiers that give each text one label"
         for value, suits, name, whom in (
             # other models would begin each text with a space
@@ -277,8 +281,8 @@ class Recipe(Settings):
             (self.data.dictionary, self.task == "translate", "[data] dictionary", "translators"),
             (self.data.dictionary_hints, self.data.dictionary, "[data] dictionary_hints", "runs with a dictionary"),
             (self.model.token_dropout, is_classifier, "[model] token_dropout", "classifiers"),
-            (self.model.balanced, one_label, "[model] balanced (--balance)", single),
-            (tuning and tuning.contrastive, one_label, "[finetuning] contrastive", single),
+            (self.model.balanced, self.gives_one_label, "[model] balanced (--balance)", single),
+            (tuning and tuning.contrastive, self.gives_one_label, "[finetuning] contrastive", single),
             (self.distillation, self.task != "encode", "[distillation]", "tasks other than encode"),
         ):
             if value and not suits:

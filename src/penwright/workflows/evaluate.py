@@ -212,7 +212,7 @@ def _repeated_texts(original: OpenedRun, corpus: AnyCorpus) -> Iterator[str]:
 def check_labels(folder: Path, say: Say = say_nothing) -> list[Mistake]:
     """Return the labelled texts that may have a wrong label, most doubtful first. The run must be a classifier."""
     opened_run = open_run(folder)
-    if opened_run.recipe.task != "classify" or opened_run.recipe.model.problem_type != "single_label_classification":
+    if not opened_run.recipe.gives_one_label:
         raise UsageError(f"{folder} is not a classifier with one label for each text, so there are no labels to check")
     corpus = open_corpus_of(opened_run)
     context = evaluation_context(opened_run, corpus, opened_run.model())

@@ -144,9 +144,8 @@ def forecast(prepared: Prepared) -> Forecast:
     corpus, plan = prepared.corpus, prepared.plan
     recipe, minutes = plan.recipe, plan.recipe.training.minutes
     if recipe.task != "generate":
-        has_linear = recipe.task == "classify" and recipe.model.ngrams
-        is_single = recipe.model.problem_type == "single_label_classification"
-        accuracy = linear_accuracy(corpus, monotonic() + fitting_seconds(minutes)) if has_linear and is_single else None
+        has_linear = recipe.gives_one_label and recipe.model.ngrams
+        accuracy = linear_accuracy(corpus, monotonic() + fitting_seconds(minutes)) if has_linear else None
         return forecast_by_epochs(recipe.task, plan.epochs, minutes)._replace(accuracy=accuracy)
     before = _first_bytes(TASKS["generate"].texts(corpus), CONTEXT)
     held_out = (chunk for document in corpus.held_out if isinstance(document, Document) for chunk in document.chunks)

@@ -197,8 +197,7 @@ def kept_alignment(run: Run) -> AlignmentHead | None:
 def calibrate(folder: Path, device: str = "cpu") -> Calibration:
     """Return how often a classifier is right at each level of confidence, measured once on held-out texts."""
     torch_device, opened_run = usable_device(device), open_run(folder)
-    recipe = opened_run.recipe
-    if recipe.task != "classify" or recipe.model.problem_type != "single_label_classification":
+    if not opened_run.recipe.gives_one_label:
         raise UsageError(f"{folder} is not a classifier with one label for each text, so it cannot be calibrated")
     calibration = opened_run.run.finding(CALIBRATION, Calibration)
     if calibration is None:
