@@ -87,6 +87,7 @@ def search(
     --duplicates prints the similarity, then the number and the text of a line, then those of the earlier line.
     --clusters prints the typical words and the most central lines of each cluster.
     """
+    from penwright.classification.clusters import SIMILAR
     from penwright.streams import print_message
     from penwright.workflows.search import SearchIndex
 
@@ -107,7 +108,7 @@ def search(
         for hit in index.search(query, top or 10):
             _print(hit._asdict(), _row(hit), json)
     elif duplicates:
-        pairs = index.near_duplicates(0.9 if similarity is None else similarity)
+        pairs = index.near_duplicates(SIMILAR if similarity is None else similarity)
         _print_pairs(pairs[:top], json)
         print_message(f"{count(len(pairs), 'near-duplicate')} in {count(len(index.lines), 'line')}")
     else:

@@ -8,8 +8,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from penwright.config import DecodingSettings
+
 Reals = Float[np.ndarray, "sentences n"]
 Whole = Int[np.ndarray, "sentences n"]
+DEFAULTS = DecodingSettings()
 
 
 @dataclass(frozen=True)
@@ -19,12 +22,12 @@ class BeamSettings:
     Hypotheses are ranked by log-probability / length ** length_penalty. The length includes the end token.
     """
 
-    beam_size: int = 5
+    beam_size: int = DEFAULTS.beam_size
     n_best: int = 1  # number of hypotheses per sentence, at most beam_size
-    length_penalty: float = 1.0
+    length_penalty: float = DEFAULTS.length_penalty
     banned: tuple[int, ...] = ()  # tokens that are never generated
     coverage_penalty: float = 0.0  # weight of the coverage penalty in the final ranking (translation/alignment.py)
-    beam_patience: float = 0.25  # share of their length by which unfinished beams may still grow (at least 4 tokens)
+    beam_patience: float = DEFAULTS.beam_patience  # unfinished beams may grow by this share of their length
 
 
 @dataclass(frozen=True)
