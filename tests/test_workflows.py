@@ -412,7 +412,7 @@ def test_run_of_a_different_kind_is_refused_before_its_model_is_read(
 
 def unbeaten(run: Run, step: int, *baselines: Score, n_held_out: int = 100) -> list[str]:
     """Return the messages about baselines that a classifier does not beat."""
-    context = Mock(spec=RunContext, recipe=Mock(task="classify"), held_out=range(n_held_out), is_trained=not step)
+    context = Mock(spec=RunContext, recipe=Mock(task="classify"), held_out=range(n_held_out), skips_training=not step)
     return list(verdicts(run, context, step, baselines))
 
 

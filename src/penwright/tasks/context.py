@@ -56,7 +56,7 @@ class RunContext:
     linear_outputs: Tensor | None = None  # outputs of `linear` for the texts of quick evaluations
     dictionary: Mapping[str, str] | None = None  # word translations for the baseline; None: learned from the corpus
     has_new_head: bool = False  # whether a fine-tuned model has a new, untrained head
-    is_trained: bool = False  # whether contrastive fine-tuning replaces ordinary training
+    skips_training: bool = False  # whether contrastive fine-tuning replaces ordinary training
 
     @property
     def is_slow(self) -> bool:

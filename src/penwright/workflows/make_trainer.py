@@ -125,11 +125,11 @@ def make_trainer(
             work["shared"] = shared = str(_temporary_folder(run))
     ranks.gather_at_start(work)
     batches = with_old_text(context, TASKS[recipe.task].batches(context, context.training))
-    later = not context.is_trained and compiles_later(
+    later = not context.skips_training and compiles_later(
         recipe, machine, context.tokenizer.vocab_size, len(context.corpus.labels)
     )
     trainer = Trainer(context.model, batches, recipe, machine, _teachers(context), compiles_later=later)
-    if context.is_trained:
+    if context.skips_training:
         trainer.state.total_steps = 0
     if shared is not None:
         trainer.saver = _make_saver(ranks, Path(shared), observers)

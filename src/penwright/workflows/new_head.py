@@ -115,7 +115,7 @@ def fit_head(context: RunContext, observers: Sequence[Observer]) -> None:
         weights, bias = without_bias(weights * validated.scale, bias * validated.scale, features)
     output.weight.copy_(weights.T / scale)
     output.bias.copy_(bias)
-    context.has_new_head, context.is_trained = False, is_few
+    context.has_new_head, context.skips_training = False, is_few
 
 
 def cross_validate(

@@ -240,7 +240,7 @@ def fit(
     if context.recipe.finetuning and evaluates_first(context, resumes=bool(run.checkpoints.all())):
         start = session.evaluate_now()  # saves the checkpoint of step 0, which is the best so far
         note = f"{context.recipe.finetuning.base}, before fine-tuning"
-        for score in dict.fromkeys([start[0], start[-1]]) if not context.is_trained else ():  # for ranking; nats
+        for score in dict.fromkeys([start[0], start[-1]]) if not context.skips_training else ():  # for ranking; nats
             to_beat = [*to_beat, score._replace(note=note)]
             notify(observers, "message", f"to beat: {score.name} {score.value:.3f} ({note})")
     n_threads = trainer.machine.decoding_threads or torch.get_num_threads()

@@ -19,7 +19,7 @@ def verdicts(run: Run, context: RunContext, step: int, baselines: Sequence[Score
     Also skip baselines within a standard error (for macro-F1: that of the first score of the same baseline), unless
     fine-tuning changed nothing. If the first such baseline is a linear classifier, say that the model is level with it.
     """
-    n, is_unchanged = len(context.held_out), not step and not context.is_trained
+    n, is_unchanged = len(context.held_out), not step and not context.skips_training
     if baselines and context.recipe.task == "classify" and n < FEWEST_JUDGED:
         yield f"{count(n, 'held-out text')}: too few to tell whether the model beats its baselines"
         return
