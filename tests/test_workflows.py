@@ -234,7 +234,7 @@ def test_much_faster_run_restarts_with_a_larger_model(
         return run
 
     monkeypatch.setattr(train_workflow, "compile_in_background", compile_in_background)
-    monkeypatch.setattr(train_workflow, "stop_compiling", stopped.append)
+    monkeypatch.setattr(train_workflow, "kill_compiler", stopped.append)
 
     def replan(minutes: float) -> Plan:
         requested.append(minutes)
@@ -558,7 +558,7 @@ def test_another_process_takes_two_compiled_steps_and_saves_nothing_in_the_run(
     before = {path: path.stat().st_mtime_ns for path in trained_run.rglob("*")}
     run = Run.open(trained_run)
     assert not compile_training._marker(run.recipe).exists()
-    compile_training.compile_now(run, torch.get_num_threads())
+    compile_training.compile_first_steps(run, torch.get_num_threads())
     assert compiled == [False]  # windows of running text have one shape
     assert {path: path.stat().st_mtime_ns for path in trained_run.rglob("*")} == before
     assert compile_training._marker(run.recipe).exists()
@@ -576,5 +576,5 @@ def test_failed_compilation_in_another_process_is_not_taken_for_done(
     monkeypatch.setenv(INDUCTOR_CACHE_VARIABLE, str(tmp_path))
     run = Run.open(trained_run)
     with pytest.raises(PenwrightWarning):
-        compile_training.compile_now(run, torch.get_num_threads())
+        compile_training.compile_first_steps(run, torch.get_num_threads())
     assert not compile_training._marker(run.recipe).exists()

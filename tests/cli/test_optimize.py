@@ -188,9 +188,9 @@ def test_stopping_a_compilation_ends_its_processes() -> None:
     assert compiler.stdout is not None
     with compiler.stdout as output:
         output.readline()  # the inner process runs
-        background.stop_compiling(compiler)
+        background.kill_compiler(compiler)
         assert output.read() == b"", "both processes have closed their output"
-    background.stop_compiling(compiler)  # it has already ended
+    background.kill_compiler(compiler)  # it has already ended
 
 
 @pytest.mark.parametrize("name", ["writer", "translator"])
@@ -288,7 +288,7 @@ def test_background_compiles_the_loaded_shape_and_stops_on_error(
 
     monkeypatch.setattr(engine, "compile_steps", fail)
     with pytest.raises(PenwrightError, match="no space"):
-        background.compile_now(run, "float32")
+        background.compile_decoding(run, "float32")
     monkeypatch.setenv(background.SWITCH, "off")
     translator = load(run.folder)
     monkeypatch.setenv(background.SWITCH, "on")
@@ -311,7 +311,7 @@ def test_failure_is_reported_and_tried_again_after_a_day_or_by_optimize(
 
     monkeypatch.setattr(engine, "compile_steps", fail)
     with pytest.raises(PenwrightError, match="no space"):
-        background.compile_now(run, "float32")
+        background.compile_decoding(run, "float32")
     assert "killed" in records[0] and failure.read_text(encoding="utf-8") == "no space left\n"
     assert f"could not be compiled: {failure} says why" in background.compilation_note(model)
     assert not background.compile_in_background(run, "float32")
@@ -321,11 +321,11 @@ def test_failure_is_reported_and_tried_again_after_a_day_or_by_optimize(
     failure.unlink()
     for counts in (False, True):  # one kill may have been a shutdown
         if not (child := os.fork()):
-            background.compile_now(run, "float32")
+            background.compile_decoding(run, "float32")
         os.waitpid(child, 0)
         assert bool(background._recent_failure(model)) == counts
     monkeypatch.setattr(engine, "compile_steps", lambda *_: None)
-    for compile_again in (lambda: background.compile_now(run, "float32"), lambda: background.compile_alone(model)):
+    for compile_again in (lambda: background.compile_decoding(run, "float32"), lambda: background.compile_alone(model)):
         failure.touch()
         assert not background.compile_in_background(run, "float32")
         compile_again()
@@ -341,7 +341,7 @@ def test_a_stopped_compilation_is_no_failure(runs: Path, background_commands: li
     with Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True) as compiler:
         unfinished = background.cache_folder("compiled") / f"step-key.{compiler.pid}.pt2"
         unfinished.touch()
-        background.stop_compiling(compiler)
+        background.kill_compiler(compiler)
     assert background.compile_in_background(run, "float32") and not unfinished.exists()
 
 

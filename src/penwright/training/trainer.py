@@ -27,7 +27,7 @@ from penwright.training.auto.machine import (
     compile_blocks,
     is_failed_compilation,
     memory_of_rank,
-    stop_compiling,
+    undo_compilation,
 )
 from penwright.training.budget import Budget, TrainState
 from penwright.training.cuda_graphs import training_graphs
@@ -128,7 +128,7 @@ class Trainer:
                 report = self._step()
             except RuntimeError as error:
                 if is_failed_compilation(error):
-                    stop_compiling(self.model, error, self.ranks, is_stopping=self.should_stop())
+                    undo_compilation(self.model, error, self.ranks, is_stopping=self.should_stop())
                     self.optimizers.zero_grad()
                     continue  # repeat the step
                 if not is_lost_connection(error):

@@ -74,7 +74,7 @@ def compile_in_background(run: Run, precision: Precision) -> subprocess.Popen[by
     return None
 
 
-def stop_compiling(compiler: subprocess.Popen[bytes]) -> None:
+def kill_compiler(compiler: subprocess.Popen[bytes]) -> None:
     """Kill a process that `compile_in_background` started, and the C++ compilers that it runs."""
     if compiler.poll() is not None:
         return
@@ -201,7 +201,7 @@ def start_process(
     )
 
 
-def compile_now(run: Run, precision: Precision) -> None:
+def compile_decoding(run: Run, precision: Precision) -> None:
     """Compile decoding steps for a run's model shape, even before its first checkpoint.
 
     A file records a failure. It is written first, and deleted on success, because a process that the system kills for
@@ -260,4 +260,4 @@ def lower_priority() -> None:
 if __name__ == "__main__":
     lower_priority()
     torch.set_num_threads(int(sys.argv[3]))  # compiled code depends on the number of threads
-    compile_now(Run.open(Path(sys.argv[1])), sys.argv[2])  # type: ignore[arg-type]  # written by _start
+    compile_decoding(Run.open(Path(sys.argv[1])), sys.argv[2])  # type: ignore[arg-type]  # from compile_in_background

@@ -127,7 +127,7 @@ def _marker(recipe: Recipe) -> Path:
     return Path(os.environ[INDUCTOR_CACHE_VARIABLE]) / f"steps-{sha256(key.encode()).hexdigest()[:16]}"
 
 
-def compile_now(run: Run, n_threads: int) -> None:
+def compile_first_steps(run: Run, n_threads: int) -> None:
     """Take the first steps of a run with compilation, without saving anything, to fill torch's cache."""
     recipe = with_resolved_paths(run, run.recipe)
     machine = choose_machine(recipe.training)
@@ -142,4 +142,4 @@ def compile_now(run: Run, n_threads: int) -> None:
 
 
 if __name__ == "__main__":
-    compile_now(Run.open(Path(sys.argv[1])), int(sys.argv[2]))
+    compile_first_steps(Run.open(Path(sys.argv[1])), int(sys.argv[2]))

@@ -33,7 +33,7 @@ from penwright.training.auto.machine import Machine
 from penwright.training.loop import Session
 from penwright.training.observers import Observer, StepLog, notify
 from penwright.training.trainer import Trainer
-from penwright.workflows.background import compilation_note, compile_in_background, stop_compiling
+from penwright.workflows.background import compilation_note, compile_in_background, kill_compiler
 from penwright.workflows.compile_training import compiling_beside
 from penwright.workflows.finetune import origin_of_base
 from penwright.workflows.load import load, open_base
@@ -285,5 +285,5 @@ def _compiling_early(run: Run, context: RunContext, n_threads: int, observers: S
         yield
     except _LargerModelFits:
         if compiler:
-            stop_compiling(compiler)
+            kill_compiler(compiler)
         raise

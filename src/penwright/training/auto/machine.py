@@ -220,7 +220,7 @@ def is_failed_compilation(error: RuntimeError) -> bool:
     return isinstance(error, torch._dynamo.exc.TorchDynamoException)
 
 
-def stop_compiling(model: nn.Module, error: RuntimeError, ranks: Ranks, *, is_stopping: bool) -> None:
+def undo_compilation(model: nn.Module, error: RuntimeError, ranks: Ranks, *, is_stopping: bool) -> None:
     """Undo `compile_blocks`, since compilation failed with this error, so that the step can be repeated without it.
 
     Ctrl+C also ends a running compiler. With `is_stopping`, a failure is therefore no news.
