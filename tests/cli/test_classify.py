@@ -241,7 +241,7 @@ def test_baseline_before_training_is_scored_on_the_texts_of_quick_evaluations(
     monkeypatch.setattr(labelled, "MOST_EVALUATED", 5)
     for whole in (False, True):
         context = evaluation_context(opened, corpus, opened.model())
-        notes.append([score.note for score in classification.baselines(context, whole) if "linear" in score.note])
+        notes.append([score.note for score in classification.baselines(context, whole=whole) if "linear" in score.note])
         parts = labelled.linear_predictions(context, whole)
         assert sum(len(truth) for _, truth in parts) == (len(corpus.held_out) if whole else 5)
     sampled = f"linear classifier of n-grams, scored on a sample of 5 of {len(corpus.held_out)} texts"

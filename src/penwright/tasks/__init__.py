@@ -75,7 +75,7 @@ class Scoring(Protocol):
     def evaluate(self, context: RunContext, /) -> Sequence[Score]:
         """Return the scores of `quick_evaluate`, computed on the whole held-out set."""
 
-    def baselines(self, context: RunContext, whole: bool, /) -> Sequence[Score]:
+    def baselines(self, context: RunContext, /, *, whole: bool = False) -> Sequence[Score]:
         """Return the scores of baselines, under the same names as the model's scores."""
 
 

@@ -79,7 +79,7 @@ def _scores(context: RunContext, one_in: int) -> Sequence[Score]:
     return [Score("nats per token", negative_log_likelihood(context.model, held_out, context.device).mean)]
 
 
-def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
+def baselines(context: RunContext, *, whole: bool = False) -> Sequence[Score]:
     """Score n-gram models on the answers. As in the scores of the model, each answer has its end token."""
     assert context.training is not None
     end = template_of(context.recipe.chat).end_of_answer(context.tokenizer)

@@ -150,7 +150,7 @@ def _scores(results: Sequence[tuple[Counts, NegativeLogLikelihood]], *, is_balan
     return [accuracy, macro_f1, Score("nats per text", nats)]
 
 
-def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
+def baselines(context: RunContext, *, whole: bool = False) -> Sequence[Score]:
     """Score baselines on the held-out texts: most frequent label, equal probabilities, linear classifier."""
     truth, is_balanced = true_targets(context), context.recipe.model.balanced
     scored = truth[quick_rows(context)] if is_sampled(context, whole) else truth

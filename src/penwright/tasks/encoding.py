@@ -126,7 +126,7 @@ def _scores(context: RunContext, one_in: int) -> Sequence[Score]:
     return [Score(SCORE, negative_log_likelihood(context.model, held_out, context.device).mean)]
 
 
-def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
+def baselines(context: RunContext, *, whole: bool = False) -> Sequence[Score]:
     """Score a unigram model, which knows only the frequencies of tokens."""
     assert context.training is not None
     training, held_out = (store.column("text").tokens for store in (context.training, context.held_out))

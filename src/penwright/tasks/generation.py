@@ -74,7 +74,7 @@ def _scores(context: RunContext, one_in: int) -> Sequence[Score]:
     return text_scores(total, context.corpus.held_out_bytes, n_unknown)
 
 
-def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
+def baselines(context: RunContext, *, whole: bool = False) -> Sequence[Score]:
     """Score n-gram models on the held-out set."""
     assert context.training is not None
     training = context.training.column("text").tokens[:COUNTED]

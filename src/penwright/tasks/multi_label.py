@@ -75,7 +75,7 @@ def _scores(counts: SetCounts, nats: float) -> Sequence[Score]:
     return [*set_scores(counts), Score("nats per text", nats / max(1, counts.n_texts))]
 
 
-def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
+def baselines(context: RunContext, *, whole: bool = False) -> Sequence[Score]:
     """Score baselines: the most frequent label, the frequencies of all labels, the linear classifier."""
     truth = true_targets(context)
     shares = truth.mean(0, dtype=torch.double).clamp(1e-6, 1 - 1e-6)

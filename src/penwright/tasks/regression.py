@@ -45,7 +45,7 @@ def _numbers(context: RunContext, standardized: Sequence[Outputs | Targets]) -> 
     return mean + deviation * np.concatenate([each[:, 0].double().numpy() for each in standardized])
 
 
-def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
+def baselines(context: RunContext, *, whole: bool = False) -> Sequence[Score]:
     """Score two baselines: the mean score of the training texts, and ridge regression on n-grams."""
     mean, deviation = classifier_model(context).scale.tolist()
     truth = _numbers(context, [true_targets(context)])

@@ -105,7 +105,7 @@ def _scores(context: RunContext, pairs: Sequence[Pair], translations: Sequence[s
     return [*scores, Score("nats per token", total.mean)]
 
 
-def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
+def baselines(context: RunContext, *, whole: bool = False) -> Sequence[Score]:
     """Score two baselines: the untranslated sources, and word-by-word translations.
 
     They are scored on the pairs of a quick evaluation or, with `whole`, on all held-out pairs.

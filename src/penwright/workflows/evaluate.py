@@ -254,7 +254,7 @@ def _baselines(original: OpenedRun, context: RunContext, say: Say) -> Sequence[S
             return ()
         say("reading the training text for the baselines")
         context.training = token_store(recipe.task, corpus, original.tokenizer, original.card.labels, held_out=False)
-    return scoring_of(recipe).baselines(context, True)
+    return scoring_of(recipe).baselines(context, whole=True)
 
 
 def _with_baselines(baselines: Sequence[Score], scores: Sequence[Score]) -> list[Score]:

@@ -142,7 +142,7 @@ def _train(prepared: Prepared, run: Run, observers: Sequence[Observer], is_first
     trainer = make_trainer(context, prepared.machine, run, observers)
     for note in skipped_text(trainer, context.recipe):
         notify(observers, "message", note)
-    baselines = scoring_of(context.recipe).baselines(context, False)
+    baselines = scoring_of(context.recipe).baselines(context)
     trainer.state.seconds = monotonic() - begin  # computing the baselines counts towards the budget
     run.write_json(BASELINES, {"scores": [score._asdict() for score in baselines]})
     for score in baselines:
