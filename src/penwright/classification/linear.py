@@ -85,8 +85,9 @@ class LinearClassifier(NamedTuple):
     ) -> "LinearClassifier":
         """Fit the classifier. The regularization strength is tuned on texts that are held out.
 
-        With `balanced`, cross-validation also calibrates the probabilities for equally frequent labels. The outputs
-        are then adjusted to the label shares of these texts.
+        With `balanced`, probabilities are calibrated by cross-validation as if all labels were equally frequent. The
+        logarithms of the label shares of these texts are then added to the bias.
+
         If necessary, use fewer texts or iterations to finish by the time `until` (a value of `time.monotonic`).
         """
         (groups, validation), notes = held_out, list[str]()

@@ -36,8 +36,8 @@ def record_cuda_graph(step: Callable[[], Tensor], device: torch.device, pool: Po
     Graphs with the same pool overwrite each other's results when they are replayed. `torch.cuda.graph` would first free
     all unused memory, which takes as long as several steps.
 
-    Python collects no garbage during the capture, unless another thread ends its own. If the collector freed an older
-    graph, the capture would fail.
+    Garbage collection is off during the capture, because freeing an older graph would make it fail. A capture that ends
+    in another thread turns collection on again.
     """
     graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
     own = own_stream(device)

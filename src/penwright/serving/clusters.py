@@ -84,7 +84,8 @@ async def clusters(body: ClustersRequest, registry: Registry, limits: Limits) ->
     """
     until = asyncio.get_running_loop().time() + limits.deadline_seconds
     worker, is_set = registry.embedder(body.model), "max_texts" in limits.model_fields_set
-    most = min(MOST_TEXTS, limits.max_texts) if is_set else MOST_TEXTS  # the default is for texts that are not cut
+    # the default of max_texts is for whole texts; here only the first MOST_CHARACTERS of each are read
+    most = min(MOST_TEXTS, limits.max_texts) if is_set else MOST_TEXTS
     if body.texts is not None and len(body.texts) > most:
         raise RequestTooLarge(f"the request has {len(body.texts):,} texts, but the limit is {most:,}. Send fewer")
     check_lengths(body.texts or [], limits)

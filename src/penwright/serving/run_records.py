@@ -72,7 +72,7 @@ def _more_skipped(before: Record, after: Record) -> bool:
 def _spikes(steps: Sequence[Record]) -> Iterator[Alert]:
     """Yield an alert for each loss far above the preceding losses. Spikes close together share one alert.
 
-    The loss with `training.consistency` is another one, so the window starts anew.
+    `training.consistency` changes what the loss measures, so the window restarts where it begins.
     """
     for _, part in groupby(steps, lambda each: bool(each.get("consistent"))):
         yield from _spikes_of([(each["step"], each["loss"]) for each in part if _is_number(each.get("loss"))])

@@ -130,7 +130,8 @@ def cross_validate(
     """Choose the regularization strength with the lowest loss on texts that were left out of the fit.
 
     `vectors[fold]` are the embeddings of all texts by an encoder that was not tuned on this fold. With few texts, a
-    scale of the logits is chosen, too. A fit on all texts gets its square root, since it is more certain already.
+    scale of the logits is chosen, too. The final fit uses the square root of this scale: with more texts, its logits
+    are already larger.
     """
     results: list[tuple[float, Validated]] = []
     strengths = STRENGTHS_OF_SCORES if problem == "regression" else (*WEAK, *STRENGTHS)

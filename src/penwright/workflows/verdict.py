@@ -16,8 +16,8 @@ FEWEST_JUDGED = 30  # minimum number of held-out texts for comparing a classifie
 def verdicts(run: Run, context: RunContext, step: int, baselines: Sequence[Score]) -> Iterator[str]:
     """Yield a message about each baseline that the checkpoint of `step` does not beat. Skip perfect scores.
 
-    Also skip baselines within a standard error (for macro-F1: that of the first score of the same baseline), unless
-    fine-tuning changed nothing. If the first such baseline is a linear classifier, say that the model is level with it.
+    Skip differences within one standard error, too; macro-F1 uses that of the first score of the same baseline. If
+    fine-tuning changed nothing, report them all. For the linear classifier, report the first of them as "level".
     """
     n, is_unchanged = len(context.held_out), not step and not context.skips_training
     if baselines and context.recipe.task == "classify" and n < FEWEST_JUDGED:

@@ -223,7 +223,7 @@ def is_failed_compilation(error: RuntimeError) -> bool:
 def undo_compilation(model: nn.Module, error: RuntimeError, ranks: Ranks, *, is_stopping: bool) -> None:
     """Undo `compile_blocks`, since compilation failed with this error, so that the step can be repeated without it.
 
-    Ctrl+C also ends a running compiler. With `is_stopping`, a failure is therefore no news.
+    Ctrl+C also ends a running compiler, so with `is_stopping` the failure is expected and is not reported.
 
     Raises PenwrightError if nothing was compiled, or if there are other ranks, which cannot repeat the step.
     """
