@@ -76,7 +76,7 @@ def test_fine_tuning_starts_from_the_base_weights(
     assert "too little text" not in made.stdout + made.stderr
     base, run = open_run(runs / "translator"), open_run(tmp_path / "run")
     assert f"({runs / 'translator'}, before fine-tuning)" in made.stderr
-    assert f"the tokenizer of {runs / 'translator'} splits this text into" in made.stderr
+    assert f"the tokenizer of {runs / 'translator'} needs" in made.stderr
     same = penwright("plan", corpora / "pairs.tsv", "--set", f"finetuning.base={runs / 'translator'}")
     assert (same.returncode, "--add-tokens" in same.stdout + same.stderr) == (0, False), same.stderr
     assert run.recipe.finetuning.base_sha256 == base.run.checkpoints.best()[0].weights_sha256
@@ -189,7 +189,7 @@ def test_adapter_of_a_missing_or_changed_base_is_refused(
     gone = penwright("generate", run, "Night")
     assert gone.returncode == 1
     assert f"there is no run in {base}" in gone.stderr
-    assert f"set base in [finetuning] of {run / 'recipe.toml'} to its new path" in gone.stderr
+    assert f"set [finetuning] base in {run / 'recipe.toml'} to its new path" in gone.stderr
     other = ["--set", "seed=7", "--steps", 3, *QUICK]
     text = new_text / "nights.txt"
     assert penwright("train", text, "--run", base, *other).returncode == 0
@@ -315,7 +315,7 @@ def test_classifier_may_get_a_different_head_from_its_base(
         ("writer", "labels.csv", ("--keep-old", "0.5"), "its task is generate, and the task of this run is classify"),
         ("classifier", "labels.csv", ("--keep-old", "0.5"), "its labels (bad, good) differ"),
         ("nothing", "nights.txt", (), "there is no run in"),
-        ("writer", "greek.txt", (), "unknown to the tokenizer"),
+        ("writer", "greek.txt", (), "characters that the tokenizer does not know: Μ ῆ"),
         ("writer", "greek.txt", (), "without --from and --tokenizer\n"),  # its vocabulary of characters cannot grow
         ("writer", "nights.txt", ("--trim-vocabulary", "--add-tokens", "9"), "--trim-vocabulary and --add-tokens: "),
         ("writer", "nights.txt", ("--lora", "0"), "[lora] rank: must be greater than 0"),

@@ -215,7 +215,7 @@ def test_text_that_a_pattern_cannot_split_is_refused(tmp_path: Path) -> None:
 def test_text_of_unknown_characters_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "greek.txt").write_text(f"{text}\n" * 100, encoding="utf-8")
     settings = {**QUICK, "tokenizer": {"from": str(vocab_txt(tmp_path))}}
-    with pytest.raises(PenwrightError, match=r"% of the characters of this text are in words with characters unknown"):
+    with pytest.raises(PenwrightError, match="% of this text is in words that the tokenizer does not know"):
         penwright.train(tmp_path / "greek.txt", run=tmp_path / "new", settings=settings, quiet=True)
 
 

@@ -143,7 +143,7 @@ def _without_copies(documents: Documents, keep: Mask, held_out: Hashes) -> Mask:
 
 
 def _note_on_copies(n: int) -> list[str]:
-    same = "also held out, with other white space at their ends"
+    same = "equal to a held-out document except for white space at the ends"
     return [f"not used for training: {count(n, 'document')}, {same}"] if n else []
 
 

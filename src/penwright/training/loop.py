@@ -208,7 +208,7 @@ class Session:
             return
         alike = score.is_level_with(state.best) and nats <= (1 + LUCK) * state.nats_of_best
         if alike and score.standard_error and state.best_step not in {0, state.step}:
-            message = f"the last model is kept, since that of step {state.best_step:,} is hardly better"
+            message = f"keeping the last model: the best one (step {state.best_step:,}) is hardly better"
             notify(self.observers, "message", message)
             state.best, state.best_step, state.nats_of_best = score.value, state.step, nats
 

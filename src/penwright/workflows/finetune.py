@@ -127,15 +127,16 @@ def _unknown_text(tokenizer: Tokenizer, texts: Iterable[str], can_grow: bool) ->
     unknown = tokenizer.unknown_characters(" ".join(dict.fromkeys("".join(counts))))
     share = sum(len(part) * n for part, n in counts.items() if not {*part}.isdisjoint(unknown)) / max(1, n_read)
     shown = " ".join(character for character in unknown[:10] if character.isprintable())
-    are = f"{'in words with characters ' * is_by_word}unknown to the tokenizer"
+    by_word = "words that the tokenizer does not know, because of these characters"
+    is_unknown = f"is in {by_word if is_by_word else 'characters that the tokenizer does not know'}: {shown}"
     if share > MOST_UNKNOWN:
         advice = ", or add more tokens to a base with subwords (--add-tokens)" if can_grow else ""
         raise PenwrightError(
-            f"{100 * share:.0f} % of the characters of this text are {are} ({shown}). Train a new run on this text, "
-            f"without --from and --tokenizer{advice}"
+            f"{100 * share:.0f} % of this text {is_unknown}. Train a new run on this text, without --from and "
+            f"--tokenizer{advice}"
         )
     if unknown:
-        yield f"{100 * share:.2g} % of the characters are {are}, and become <unk>: {shown}"
+        yield f"{100 * share:.2g} % of this text becomes <unk>, since it {is_unknown}"
 
 
 def _finely_split_text(base: OpenedRun, texts: Iterable[str]) -> Iterator[str]:
@@ -153,8 +154,9 @@ def _finely_split_text(base: OpenedRun, texts: Iterable[str]) -> Iterator[str]:
     ratio = bytes_per_token * n_tokens / max(1, n_bytes)
     if ratio >= FINELY_SPLIT:
         yield (
-            f"the tokenizer of {base.run.folder} splits this text into {ratio:.1f} times as many tokens as its own "
-            f"text of that length. Usually better: --add-tokens {base.tokenizer.vocab_size // 5}, for frequent words"
+            f"the tokenizer of {base.run.folder} needs {ratio:.1f} times as many tokens per byte for this text as for "
+            "the text it was trained on. Add frequent words of this text to the vocabulary with "
+            f"--add-tokens {base.tokenizer.vocab_size // 5}"
         )
 
 

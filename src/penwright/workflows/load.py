@@ -45,7 +45,7 @@ KINDS: Mapping[Task, tuple[str, str]] = {
     "classify": ("classifier", "classify"),
     "encode": ("classifier", "classify"),
 }
-MOVED = " (if it was moved, set base in [finetuning] of {} to its new path; its checksum is compared)"
+MOVED = ". If {} was moved, set [finetuning] base in {} to its new path"
 HEAD_SETTINGS = {"pooling", "pooler", "pooler_activation"}  # a classifier may have a different head from its base
 
 
@@ -122,8 +122,8 @@ def open_base(recipe: Recipe, run: Run | None = None) -> OpenedRun:
     try:
         opened_run = open_run(folder)
     except PenwrightError as error:
-        name, moved = ("training", "") if run is None else (run.folder, MOVED.format(run.folder / RECIPE))
-        raise PenwrightError(f"{name} starts from {folder}, which cannot be opened{moved}: {error}") from None
+        name, moved = ("training", "") if run is None else (run.folder, MOVED.format(folder, run.folder / RECIPE))
+        raise PenwrightError(f"{name} starts from {folder}, which cannot be opened: {error}{moved}") from None
     if recipe.lora and opened_run.recipe.lora:
         raise PenwrightError(
             f"{folder} was itself trained with LoRA, but an adapter needs a base with all weights. Make one: penwright "

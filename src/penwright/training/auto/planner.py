@@ -278,7 +278,7 @@ class _Planner:
         self.choices.suggest_type("schedule", schedule, reason)
 
     def _react_to_overfitting(self) -> None:
-        """React to overfitting, and choose consistency, only for budgets in minutes. Other budgets are spent in full."""
+        """React to overfitting and choose consistency if the budget is in minutes. Other budgets are spent in full."""
         if self.capacity.counted_tokens is None:
             self._suggest("training.cooldown_on_overfitting", True, "stops when the held-out loss rises")
             has_dropout = self.facts.task == "translate" and self.choices.number("model.dropout") > 0
