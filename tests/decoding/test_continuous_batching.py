@@ -186,14 +186,14 @@ def test_pool_can_be_used_again_after_an_error(generator: Generator) -> None:
     assert completed(drain(pool)[requests[0]]) == expected(generator.generate("abc")[0])
 
 
-def test_canceled_request_is_dropped_although_no_row_is_free(generator: Generator) -> None:
+def test_cancelled_request_is_dropped_although_no_row_is_free(generator: Generator) -> None:
     pool = generator.pool(max_rows=1)
-    running, canceled, waiting = generator.requests("abc", SAMPLERS[1], n=3)
-    for request in (running, canceled, waiting):
+    running, unwanted, waiting = generator.requests("abc", SAMPLERS[1], n=3)
+    for request in (running, unwanted, waiting):
         pool.join(request)
     pool.step()
-    canceled.cancelled, seen = True, ref(canceled)
-    del request, canceled
+    unwanted.cancelled, seen = True, ref(unwanted)
+    del request, unwanted
     pool.step()
     assert seen() is None
     assert not running.is_finished

@@ -132,7 +132,7 @@ class ContinuousBatch:
 
     @torch.inference_mode()
     def step(self) -> list[tuple[Request, TokenUpdate]]:
-        """Generate a token for each row, after dropping canceled rows and adding waiting requests that fit."""
+        """Generate a token for each row, after dropping cancelled rows and adding waiting requests that fit."""
         if not self._rows:
             self._engine.refresh()
         with evaluating(self._model) as device:
@@ -149,7 +149,7 @@ class ContinuousBatch:
         return pieces
 
     def _admit(self) -> list[Request]:
-        """Return the waiting requests that fit. Drop all canceled ones: their prompts would stay in memory."""
+        """Return the waiting requests that fit. Drop all cancelled ones: their prompts would stay in memory."""
         for request in [each for each in tuple(self._waiting) if each.cancelled]:
             self._waiting.remove(request)
         admitted: list[Request] = []

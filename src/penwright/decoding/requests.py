@@ -192,7 +192,7 @@ class TokenUpdate(NamedTuple):
 
 @dataclass(eq=False)
 class Request:
-    """A requested completion, which can be canceled at any time."""
+    """A requested completion, which can be cancelled at any time."""
 
     prompt: str
     prompt_tokens: Sequence[int]  # the prompt, with the start token
