@@ -15,7 +15,7 @@ from penwright.data.parallel import open_pairs
 from penwright.decoding.hypotheses import Hypothesis
 from penwright.errors import PenwrightError, UsageError
 from penwright.run.folder import Run
-from penwright.run.provenance import ModelCard
+from penwright.run.provenance import CorpusRecord, ModelCard
 from penwright.tasks.context import make_card
 from penwright.tasks.translation import FEW_ENTRIES, hinted_pair, open_corpus, read_entries
 from penwright.training.auto.planner import HINT_EPOCHS, HINTS
@@ -29,6 +29,7 @@ from penwright.translation.constraints.requirements import (
 )
 from penwright.translation.results import Segment, SegmentResult, source_text, source_tokens
 from penwright.workflows import make_trainer
+from penwright.workflows.evaluate import is_trained_on
 from penwright.workflows.plan import prepare
 from penwright.workflows.resume import resume
 
@@ -149,6 +150,21 @@ def test_entries_become_training_examples_and_hints(pairs: Path, terms: Path) ->
     assert without.fingerprint != corpus.fingerprint
     assert without.training.n_bytes == sum(len(pair.target.encode()) for pair in without.training)
     assert list(open_corpus([pairs], replace(reading, seed=1)).training) != found
+
+
+def test_held_out_pairs_are_not_learned_from_the_dictionary(tmp_path: Path) -> None:
+    pairs = write(tmp_path / "pairs.tsv", "".join(f"the word {n}\tdas Wort {n}\n" for n in range(200)))
+    terms = write(tmp_path / "terms.tsv", "".join(f"The word {n}\tDas Wort {n}\n" for n in range(200)) + "wheel\tRad\n")
+    reading = ReadingOptions(dictionary=str(terms))
+    corpus = open_corpus([pairs], reading)
+    sources = [pair.source.casefold() for pair in corpus.training]
+    assert {pair.source for pair in corpus.held_out}.isdisjoint(sources) and "wheel" in sources
+    n = len(corpus.held_out)
+    assert any(f"not learned, since a side is held out: {n} translations" in note for note in corpus.report.notes)
+    assert len(corpus.new_terms) == n + 1  # their translations are still enforced
+    files = [{"path": str(file.path), "sha256": file.sha256} for file in corpus.files]
+    older = {"fingerprint": "", "files": files, "card": {}, "report": corpus.report.as_dict(), "columns": corpus.roles}
+    assert is_trained_on(CorpusRecord.model_validate(older), corpus), "older runs can be resumed"
 
 
 def test_large_dictionary_does_not_outweigh_the_sentences(pairs: Path, tmp_path: Path) -> None:

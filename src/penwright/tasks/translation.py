@@ -161,15 +161,18 @@ def open_corpus(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_R
     part, glossary = corpus.training, Glossary(tuple(each for each in entries if len(each.source) >= SHORTEST))
     seen = {id(occurrence.entry) for pair in islice(part, MOST_READ) for occurrence in glossary.find(pair.source)}
     new = [entry for entry in glossary.entries if id(entry) not in seen]
-    if not seen:
-        remarks += _note_if_reversed(file, glossary, part)
-    pairs = _examples(entries, {*map(id, new)}, max(FEW_ENTRIES, int(ENTRIES * len(part))))
-    targets = "".join(pair.target for pair in pairs)
+    remarks += [] if seen else _note_if_reversed(file, glossary, part)
+    held_out = {side.casefold() for pair in _pairs(corpus.held_out) for side in pair}
+    examples = _examples(entries, {*map(id, new)})
+    pairs = [each for each in examples if held_out.isdisjoint(map(str.casefold, each))]
+    if n_held_out := len(examples) - len(pairs):
+        remarks.append(f"{file.path}: not learned, since a side is held out: {count(n_held_out, 'translation')}")
+    del pairs[max(FEW_ENTRIES, int(ENTRIES * len(part))) :]
     training = CorpusPart(
         partial(_read, part, pairs, glossary, _single_words(new), reading),
         len(part) + len(pairs),
-        part.n_characters + len(targets),
-        part.n_bytes + len(targets.encode()),
+        part.n_characters + sum(len(pair.target) for pair in pairs),
+        part.n_bytes + sum(len(pair.target.encode()) for pair in pairs),
     )
     note = (
         f"{file.path}: {count(len(entries), 'term')}, {len(new):,} of them in no training sentence; for these, the "
@@ -177,7 +180,8 @@ def open_corpus(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_R
         f"{', and some training sentences have translations in place of terms' if reading.hints else ''}"
     )
     hints = (reading.hints, MOST_HINTS, SYNTHETIC) if reading.hints else 0.0
-    fingerprint = hashlib.sha256(f"{corpus.fingerprint} {file.sha256} {hints} {ENTRIES}".encode()).hexdigest()
+    key = f"{corpus.fingerprint} {file.sha256} {hints} {ENTRIES}{f' {n_held_out}' if n_held_out else ''}"
+    fingerprint = hashlib.sha256(key.encode()).hexdigest()
     report = replace(corpus.report, notes=(*corpus.report.notes, *remarks, note))
     terms = tuple((entry.source, entry.targets) for entry in new)
     files = (*corpus.files, file)
@@ -238,8 +242,8 @@ def _are_column_names(first: str, second: str) -> bool:
     return bool(roles) or (languages is not None and languages.source != languages.target)
 
 
-def _examples(entries: Sequence[Entry], new: Collection[int], most: int) -> list[Pair]:
-    """Return at most `most` entries as examples.
+def _examples(entries: Sequence[Entry], new: Collection[int]) -> list[Pair]:
+    """Return all translations of the entries as examples, the most useful ones first.
 
     The first translation of every term comes before any second translation, and so on. Within each of these groups,
     terms in `new` come first. The rest of the order is random, since dictionaries are sorted, and most entries of a
@@ -251,7 +255,7 @@ def _examples(entries: Sequence[Entry], new: Collection[int], most: int) -> list
         for number, target in enumerate(entry.targets)
     ]
     Random(0).shuffle(pairs)
-    return [pair for *_, pair in sorted(pairs, key=lambda each: each[:2])[:most]]
+    return [pair for *_, pair in sorted(pairs, key=lambda each: each[:2])]
 
 
 def _single_words(entries: Sequence[Entry]) -> Mapping[bool, Sequence[str]]:
