@@ -30,6 +30,16 @@ def test_each_folder_is_a_class_and_each_file_a_text(tmp_path: Path) -> None:
     assert open_labelled([folder], names).labels == ("good", "neg")
 
 
+def test_classes_change_the_fingerprint(tmp_path: Path) -> None:
+    """Otherwise the cached labels of another reading would be used."""
+    folder, validation = make(tmp_path / "data", "a", "b", "c", n=20), make(tmp_path / "own", "b", "c")
+    columns = [Columns(label_names={"a": name}) for name in "bc"]
+    readings = [ReadingOptions(each, validation=own) for each in columns for own in ([], [validation])]
+    found = [open_labelled([folder], reading) for reading in readings]
+    found += [open_evaluation_labelled([folder], reading) for reading in readings[::2]]
+    assert len({corpus.fingerprint for corpus in found}) == 6
+
+
 def test_training_split_is_read_when_there_are_split_folders(tmp_path: Path) -> None:
     for part in ("train", "test"):
         make(tmp_path / "data" / part, "pos", "neg")

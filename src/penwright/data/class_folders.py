@@ -1,11 +1,12 @@
 """Folders with a subfolder of text files for each class."""
 
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from penwright.data.corpus import LabelKind, ReadingOptions
 from penwright.data.files import SourceFile, examine
 from penwright.data.paths import TEXT_SUFFIXES, describe_unread, is_text_name, suffix_of, visible_files
 from penwright.data.readers.archives import data_members, is_archive
+from penwright.data.rows import RowSource
 from penwright.data.splits import TRAINING, training_files
 from penwright.errors import PenwrightError
 from penwright.text import count
@@ -68,12 +69,27 @@ def classes_in(folder: str | Path) -> tuple[list[str], bool]:
     return classes, bool(classes) and {name.lower() for name in classes} <= CLASSES
 
 
-def class_rows(files: Sequence[tuple[str, SourceFile]]) -> Iterator[tuple[str, str]]:
-    """Yield each file's text with its class."""
-    return (("".join(file.blocks()).strip(), name) for name, file in files)
+def class_source(folder: str, reading: ReadingOptions) -> RowSource:
+    """Return the files of a folder as texts, labelled with the names of their subfolders."""
+    if reading.columns.group is not None:
+        raise PenwrightError(f"{folder} has no group column. Pass a table that has one, or leave out data.group")
+    if reading.columns.label_kind not in (None, LabelKind()):
+        raise PenwrightError(f"{folder}: in folders, each text has one label. Pass a table for other kinds of labels")
+    found, remark = _class_files(folder, reading.encoding)
+    files = tuple(file for _, file in found)
+    classes = tuple(reading.columns.label_names.get(name, name) for name, _ in found)
+    return RowSource(
+        files,
+        lambda: (("".join(file.blocks()).strip(), name) for file, name in zip(files, classes, strict=True)),
+        lambda number: files[number].path,
+        "each folder is a class, each file a text",
+        remark=remark,
+        label_kind=LabelKind(),
+        classes=classes,
+    )
 
 
-def class_files(folder: str | Path, encoding: str | None) -> tuple[list[tuple[str, SourceFile]], str]:
+def _class_files(folder: str | Path, encoding: str | None) -> tuple[list[tuple[str, SourceFile]], str]:
     """Examine the files of all classes. Return each with its class, and a remark on unreadable files."""
     classes, remark = class_folders(folder)
     files, remarks = [], [remark] if remark else []

@@ -19,7 +19,7 @@ from penwright.tokenizers.chat_template import PLAIN_TEMPLATE, ChatTemplate
 BETWEEN_LABELS = "\x1f"  # the ASCII unit separator; no label contains it
 # Since 3, empty JSON lists are read. Since 4, these are read differently: line breaks in TMX and XLIFF, states and
 # marks in XLIFF, scores with separators, .txt files with a header and commas, JSON texts in parts, folders of tables.
-FORMAT_VERSION = 4  # increase this when a code change alters how files are read
+FORMAT_VERSION = 5  # increase this when a code change alters how files are read
 UNKNOWN = "broken"
 Roles = Mapping[str, Sequence[tuple[str, int]]]  # for each role, the names and numbers (from 1) of its columns
 Row = tuple[str, ...]  # the cells of a table row
@@ -206,6 +206,7 @@ class Source(Generic[Item]):
     label_kind: LabelKind | None = None  # the kind of labels; None unless the items are labelled texts
     text_pairs: bool = False  # whether each item has two texts instead of one
     groups: Callable[[], Iterator[str]] | None = None  # yields the group of each item; None: items have no groups
+    classes: tuple[str, ...] = ()  # the class of each file of a folder; included in the corpus fingerprint
 
 
 @dataclass(frozen=True)
@@ -222,8 +223,8 @@ class Sources(Generic[Item]):
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """A description of the chosen columns for each source."""
-        return tuple(source.choice for source in self.each)
+        """A description of the chosen columns for each source, followed by the classes of its files."""
+        return tuple("\n".join((source.choice, *source.classes)) for source in self.each)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from shlex import quote
 
 import numpy as np
 
-from penwright.data.class_folders import class_files, class_rows
+from penwright.data.class_folders import class_source
 from penwright.data.cleaning import Cleaning, Rule
 from penwright.data.columns import labelled_columns, names_in
 from penwright.data.corpus import (
@@ -95,23 +95,9 @@ def _with_label_values(corpus: Corpus[Labelled]) -> Corpus[Labelled]:
 def _sources(paths: Sequence[str], reading: ReadingOptions) -> list[RowSource]:
     """Return the sources of these paths: tables, or folders with a subfolder for each class."""
     return [
-        _from_folder(path, reading) if is_folder(path) else _from_table(_open(path, reading), reading.columns)
+        class_source(path, reading) if is_folder(path) else _from_table(_open(path, reading), reading.columns)
         for path in expand_archives(paths)
     ]
-
-
-def _from_folder(folder: str, reading: ReadingOptions) -> RowSource:
-    """Return the files of a folder as texts, labelled with the names of their subfolders."""
-    if reading.columns.group is not None:
-        raise PenwrightError(f"{folder} has no group column. Pass a table that has one, or leave out data.group")
-    labelled_files, remark = class_files(folder, reading.encoding)
-    files = [(reading.columns.label_names.get(name, name), file) for name, file in labelled_files]
-    choice = "each folder is a class, each file a text"
-    every = tuple(file for _, file in files)
-    if reading.columns.label_kind not in (None, LabelKind()):
-        raise PenwrightError(f"{folder}: in folders, each text has one label. Pass a table for other kinds of labels")
-    location, kind = (lambda number: every[number].path), LabelKind()
-    return RowSource(every, partial(class_rows, files), location, choice, remark=remark, label_kind=kind)
 
 
 def _open(path: str, reading: ReadingOptions) -> Table:
