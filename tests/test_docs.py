@@ -8,7 +8,6 @@ import importlib
 import inspect
 import os
 import re
-import shlex
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -22,7 +21,6 @@ from typing import Any
 
 import pytest
 import typer.main
-from typer.testing import CliRunner
 
 import penwright
 from penwright.classification.classifier import Classifier
@@ -234,17 +232,6 @@ def test_diagrams_stay_inside_their_frames(import_from_guide: Callable[[str], Mo
                 )
             for x, y in points:
                 assert 0 <= float(x) <= width and 0 <= float(y) <= height, (root.find("title").text, each.attrib)  # type: ignore[union-attr]
-
-
-def commands() -> list[str]:
-    lines = [line for page in PAGES for line in (GUIDE / f"{page}.md").read_text("utf-8").splitlines()]
-    return sorted({line for line in lines if line.startswith("penwright ")})
-
-
-@pytest.mark.parametrize("command", commands())
-def test_every_command_of_the_guide_parses(command: str) -> None:
-    done = CliRunner().invoke(app, [*shlex.split(command)[1:], "--help"])
-    assert done.exit_code == 0, done.output
 
 
 def test_chapters_have_code_a_worksheet_and_a_final_exercise() -> None:
