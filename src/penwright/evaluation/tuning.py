@@ -48,11 +48,18 @@ class Tuning:
         return gain > 0 and self.p < SIGNIFICANCE_LEVEL and gain + chrf_gain > 0
 
 
-def tune(translator: Translator, sources: Sequence[str], references: Sequence[str], say: Say = say_nothing) -> Tuning:
+def tune(
+    translator: Translator,
+    sources: Sequence[str],
+    references: Sequence[str],
+    say: Say = say_nothing,
+    current: DecodingSettings | None = None,
+) -> Tuning:
     """Choose settings on half of the pairs, and compare them with the current settings on the other half.
 
-    Pairs with the same source are in the same half. The n-best list of each source is generated once, then reranked
-    with all settings. Raises PenwrightError for fewer than FEWEST pairs, or fewer than 2 different sources.
+    By default, the current settings are those of the translator. Pairs with the same source are in the same half. The
+    n-best list of each source is generated once, then reranked with all settings. Raises PenwrightError for fewer than
+    FEWEST pairs, or fewer than 2 different sources.
     """
     half = {source: number % 2 for number, source in enumerate(dict.fromkeys(sources))}
     if len(sources) < FEWEST or len(half) < 2:
@@ -60,9 +67,10 @@ def tune(translator: Translator, sources: Sequence[str], references: Sequence[st
         raise PenwrightError(f"the number of pairs is {len(sources)}, but {needed}. Pass more pairs")
     pairs = list(zip(sources, references, strict=True))
     first, second = ([pair for pair in pairs if half[pair[0]] == number] for number in (0, 1))
-    current, chosen_on = translator.defaults, [source for source, _ in first]
+    current, chosen_on = current or translator.defaults, [source for source, _ in first]
     say(f"finding the {current.beam_size} best translations of {len(chosen_on):,} sources")
-    translations = translator.translate(chosen_on, n_best=current.beam_size, constraints=NO_CONSTRAINTS)
+    n_best, constraints = current.beam_size, NO_CONSTRAINTS
+    translations = translator.translate(chosen_on, settings=current, n_best=n_best, constraints=constraints)
     lists = [translation.candidates for translation in translations]
     say(f"reranking the translations with {len(LENGTH_PENALTIES) * len(COVERAGE_PENALTIES)} combinations of penalties")
     covered = _coverages(translator, chosen_on, lists)
@@ -73,8 +81,10 @@ def tune(translator: Translator, sources: Sequence[str], references: Sequence[st
     trials.sort(key=lambda trial: -(trial.bleu + trial.chrf))
     sources, references = zip(*second, strict=True)
     say(f"comparing the best settings with the current ones on the other {len(sources):,} sources")
-    before = [translation.text for translation in translator.translate(sources, constraints=NO_CONSTRAINTS)]
-    after = _translated_by(translator, sources, trials[0])
+    before, after = (
+        [each.text for each in translator.translate(sources, settings=settings, constraints=constraints)]
+        for settings in (current, apply_trial(current, trials[0]))
+    )
     p = 1.0 if before == after else _p_value(before, after, references)
     (old_bleu, old_chrf), (new_bleu, new_chrf) = (_bleu_and_chrf(each, references) for each in (before, after))
     return Tuning(tuple(trials), old_bleu, new_bleu, p, old_chrf, new_chrf)
@@ -85,15 +95,6 @@ def apply_trial(settings: DecodingSettings, trial: Trial) -> DecodingSettings:
     return settings.model_copy(
         update={"length_penalty": trial.length_penalty, "coverage_penalty": trial.coverage_penalty}
     )
-
-
-def _translated_by(translator: Translator, sources: Sequence[str], trial: Trial) -> list[str]:
-    current = translator.defaults
-    translator.defaults = apply_trial(current, trial)
-    try:
-        return [translation.text for translation in translator.translate(sources, constraints=NO_CONSTRAINTS)]
-    finally:
-        translator.defaults = current
 
 
 def _coverages(

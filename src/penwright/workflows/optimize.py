@@ -9,7 +9,7 @@ from warnings import warn
 
 import torch
 
-from penwright.config import Precision
+from penwright.config import Precision, decoding_settings
 from penwright.data.batches import Batch
 from penwright.data.corpus import Pair
 from penwright.decoding.engine import n_decoder_parameters
@@ -142,10 +142,9 @@ def tune_decoding(
     """
     opened_run = open_run(folder)
     translator = load_translator(opened_run, device, verb="tune")
-    if beam_size is not None:
-        translator.defaults = translator.defaults.model_copy(update={"beam_size": beam_size})
+    settings = decoding_settings(translator.defaults, options={"beam_size": beam_size})
     pairs = _pairs(opened_run, paths)
-    tuning = tune(translator, [pair.source for pair in pairs], [pair.target for pair in pairs], say)
+    tuning = tune(translator, [pair.source for pair in pairs], [pair.target for pair in pairs], say, settings)
     if tuning.is_better:
         decoding = apply_trial(opened_run.recipe.decoding, tuning.trials[0])
         # change the stored recipe, whose relative paths must stay relative
