@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from penwright.config import DecodingSettings
-from penwright.decoding.constraints.constraints import CompletionConstraint, ConstrainedRows, is_constrained
+from penwright.decoding.constraints.constraints import CompletionConstraint, ConstrainedText, is_constrained
 from penwright.decoding.sampling.logits_process import NEG_INF, Bias, History, Logits
 from penwright.decoding.sampling.sampler import RowRng, Sampling
 from penwright.decoding.sampling.utf8 import Utf8Rules
@@ -218,7 +218,7 @@ class RunningCompletion:
         self.draft = request.draft = CompletionDraft(TextStream(tokenizer), StopFilter(settings.stop))
         self.rng = RowRng(settings.seed, [request.number])
         self.history = History([list(request.prompt_tokens)], logits[:1]) if plan.sampling.uses_history else None
-        self.guided = ConstrainedRows(plan.guide, [request.prompt]) if plan.guide else None
+        self.guided = ConstrainedText(plan.guide, request.prompt) if plan.guide else None
         self._utf8_rules, self.state = plan.utf8_rules, np.uint8(0)
         self.n_left = plan.n_new
 
@@ -278,6 +278,7 @@ class RunningCompletion:
 
     def _advance(self, token: int) -> None:
         self.state = self._utf8_rules.after[self.state, token]
-        for part in (self.history, self.guided):
-            if part is not None:
-                part.push(torch.tensor([token]))
+        if self.history is not None:
+            self.history.push(torch.tensor([token]))
+        if self.guided is not None:
+            self.guided.push(token)

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float32, Float64, Int, Int64
-from torch import Tensor
+from jaxtyping import Float32, Float64, Int64
 
 from penwright.config import DecodingSettings
 from penwright.decoding.constraints.expressions import TOO_MUCH, Automaton, Expression, Expressions, TooLarge
@@ -232,25 +231,20 @@ class CompletionConstraint:
         return self._tails.index(tail)
 
 
-class ConstrainedRows:
-    """The constrained rows of a batch, each with its state in the automaton."""
+class ConstrainedText:
+    """A constrained completion, with its state in the automaton."""
 
-    def __init__(self, guide: CompletionConstraint, prompts: Sequence[str]):
-        self._guide = guide
-        self._states: list[tuple[int, bytes]] = [(guide.starts[prompt], b"") for prompt in prompts]
+    def __init__(self, guide: CompletionConstraint, prompt: str):
+        self._guide, self._state = guide, (guide.starts[prompt], b"")
 
     def possible(self, logits: Logits, n_left: int) -> Logits:
         """Mask each token after which n_left more tokens are too few to satisfy the constraint."""
-        return logits.masked_fill(~self.allowed(n_left).to(logits.device), NEG_INF)
+        allowed = torch.from_numpy(self._guide.reach(*self._state) <= n_left)
+        return logits.masked_fill(~allowed.to(logits.device), NEG_INF)
 
-    def allowed(self, n_left: int) -> Bool[Tensor, "rows vocab_size"]:
-        """Return, for each row, a mask of the tokens after which n_left more tokens are enough to complete the text."""
-        return torch.from_numpy(np.stack([self._guide.reach(*state) for state in self._states]) <= n_left)
-
-    def push(self, tokens: Int[Tensor, " rows"]) -> None:
-        """Append the next token of each row, which is never the end token."""
-        pairs = zip(self._states, tokens.tolist(), strict=True)
-        self._states = [self._guide.follow(*state, token) for state, token in pairs]
+    def push(self, token: int) -> None:
+        """Append a token, which is never the end token."""
+        self._state = self._guide.follow(*self._state, token)
 
 
 def is_constrained(settings: DecodingSettings) -> bool:
