@@ -91,7 +91,7 @@ class Ours:
         from penwright.decoding.requests import Request, plan_of
 
         length = {"min_new_tokens": job.n_new, "max_new_tokens": job.n_new}
-        plan = plan_of(self.tokenizer, DecodingSettings(temperature=0, **length), [])
+        plan = plan_of(self.tokenizer, DecodingSettings(temperature=0, **length), [], self.tokenizer.end_ids)
         requests = [Request("", tokens, plan) for tokens in job.texts]
         batch = ContinuousBatch(self.model, self.tokenizer, self.engine, len(requests))
         for request in requests:

@@ -56,7 +56,7 @@ def make(generating_model: Callable[..., DecoderOnly], characters: Tokenizer) ->
 def reference(generator: Generator, prompt: str, settings: DecodingSettings, number: int) -> list[int]:
     """Return the tokens of a completion, each from a full pass over the visible context."""
     tokenizer, context = generator.tokenizer, generator.model.settings.context_length
-    plan, half = plan_of(tokenizer, settings, [prompt]), context - context // 2
+    plan, half = plan_of(tokenizer, settings, [prompt], [tokenizer.end_id]), context - context // 2
     seen = [tokenizer.start_id, *tokenizer.encode(prompt)]
     context_tokens, written, state = seen if len(seen) <= context else seen[-half:], list[int](), np.uint8(0)
     history, rng = History([seen], torch.zeros(1, tokenizer.vocab_size)), RowRng(settings.seed, [number])

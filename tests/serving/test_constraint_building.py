@@ -46,7 +46,7 @@ def test_building_a_pattern_can_be_cancelled(name: str, server: RunningServer) -
     tokenizer = server.registry.get("writer").generator.tokenizer
     settings = DecodingSettings(pattern=PATTERNS[name])
     with pytest.raises(PenwrightError) as finished:
-        CompletionConstraint(settings, tokenizer, ["a"], 100, check)
+        CompletionConstraint(settings, tokenizer, ["a"], 100, tokenizer.end_ids, check)
     assert finished.type is ClientsDisconnected or calls < 3
 
 

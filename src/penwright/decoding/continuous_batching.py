@@ -6,7 +6,7 @@ except when candidates tie within rounding error.
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import isnan
@@ -29,7 +29,6 @@ from penwright.model import evaluating
 from penwright.model.attention import KeysValues
 from penwright.model.transformer import DecoderOnly
 from penwright.tokenizers import Tokenizer
-from penwright.tokenizers.tokenizer import never_generated
 
 Tokens = Int64[np.ndarray, "_"]
 MIN_PREFIX = 32  # minimum number of common tokens for which reusing a prefix pays off
@@ -88,25 +87,15 @@ READ_TOKENS = 1024  # maximum number of prompt tokens per pass, padding included
 class ContinuousBatch:
     """A continuous batch of completions. Only `join` may be called from other threads."""
 
-    def __init__(
-        self,
-        model: DecoderOnly,
-        tokenizer: Tokenizer,
-        engine: DecodeEngine,
-        max_rows: int = 64,
-        end_ids: Collection[int] = (),
-    ):
-        """Start an empty batch. `end_ids` are the tokens that end a completion; by default those of the tokenizer."""
+    def __init__(self, model: DecoderOnly, tokenizer: Tokenizer, engine: DecodeEngine, max_rows: int = 64):
         self._model, self._tokenizer, self._engine = model, tokenizer, engine
         self._max_rows, self._context = max_rows, model.settings.context_length
-        self._end_ids = end_ids or tokenizer.end_ids
         self._batch = LiveBatch(model, engine)
         self._rows: list[RunningCompletion] = []
         self._ahead: Logits | None = None  # logits of the next step, if it has already started
         self._waiting: deque[Request] = deque()
         self._entering: list[Request] = []  # requests whose prompts are being read
         self._prefixes = Prefixes()
-        self._utf8_rules = Utf8Rules.of(tokenizer, never_generated(tokenizer), tuple(sorted(self._end_ids)))
 
     @property
     def n_rows(self) -> int:
@@ -117,6 +106,10 @@ class ContinuousBatch:
     def busy(self) -> bool:
         """Whether any request is running or waiting."""
         return bool(self._rows or self._waiting)
+
+    @property
+    def _utf8_rules(self) -> Utf8Rules:
+        return self._rows[0].request.plan.utf8_rules  # the plans of all rows share the rules of the vocabulary
 
     def join(self, request: Request) -> None:
         """Queue a request."""
@@ -180,7 +173,7 @@ class ContinuousBatch:
                 new_rows.select(rows)
                 logits = logits[rows]
             self._batch.extend(new_rows)
-            self._rows += [RunningCompletion(request, self._tokenizer, logits, self._end_ids) for request in group]
+            self._rows += [RunningCompletion(request, self._tokenizer, logits) for request in group]
             yield logits
 
     def _known(self) -> list[tuple[Tokens, Known]]:

@@ -70,6 +70,7 @@ class DecodingPlan(NamedTuple):
     n_new: int
     guide: CompletionConstraint | None
     utf8_rules: Utf8Rules
+    end_ids: list[int]  # tokens that end a completion
     key: str  # completions with the same key are sampled together
 
 
@@ -77,15 +78,14 @@ def plan_of(
     tokenizer: Tokenizer,
     settings: DecodingSettings,
     prompts: Sequence[str],
+    end_ids: Collection[int],
     biases: Mapping[int, float] | None = None,
     check: Callable[[], None] = do_nothing,
-    end_ids: Collection[int] = (),
 ) -> DecodingPlan:
     """Return the plan for completing these prompts with these settings; `biases` apply to single tokens.
 
-    `end_ids` are the tokens that end a completion; by default those of the tokenizer.
-    `check` is called repeatedly while constraints are built, and may raise an exception to abort. Raises UsageError if
-    no completion of one of the prompts can satisfy the settings.
+    `end_ids` are the tokens that end a completion. `check` is called repeatedly while constraints are built, and may
+    raise an exception to abort. Raises UsageError if no completion of one of the prompts can satisfy the settings.
     """
     n_new, banned = settings.max_new_tokens or MAX_NEW_TOKENS, never_generated(tokenizer)
     if settings.min_new_tokens > n_new:
@@ -95,13 +95,13 @@ def plan_of(
         )
     sampling = sampling_of(tokenizer, settings, banned, biases)
     guide = (
-        CompletionConstraint(settings, tokenizer, prompts, n_new, check, end_ids)
+        CompletionConstraint(settings, tokenizer, prompts, n_new, end_ids, check)
         if prompts and is_constrained(settings)
         else None
     )
     key = f"{settings.model_dump_json(exclude=PER_ROW_SETTINGS)} {biases or ''}"
-    utf8_rules = Utf8Rules.of(tokenizer, banned, tuple(sorted(end_ids or tokenizer.end_ids)))
-    return DecodingPlan(sampling, n_new, guide, utf8_rules, key)
+    utf8_rules = Utf8Rules.of(tokenizer, banned, tuple(sorted(end_ids)))
+    return DecodingPlan(sampling, n_new, guide, utf8_rules, list(end_ids), key)
 
 
 def sampling_of(
@@ -211,16 +211,15 @@ class Request:
 class RunningCompletion:
     """A completion that is being generated."""
 
-    def __init__(self, request: Request, tokenizer: Tokenizer, logits: Logits, end_ids: Collection[int]):
+    def __init__(self, request: Request, tokenizer: Tokenizer, logits: Logits):
         """Start the completion; its tensors have the shape and device of `logits`."""
         plan, settings = request.plan, request.plan.sampling.settings
-        self.request, self.sampling, self._end_ids = request, plan.sampling, list(end_ids)
+        self.request, self.sampling = request, plan.sampling
         self.draft = request.draft = CompletionDraft(TextStream(tokenizer), StopFilter(settings.stop))
         self.rng = RowRng(settings.seed, [request.number])
         self.history = History([list(request.prompt_tokens)], logits[:1]) if plan.sampling.uses_history else None
         self.guided = ConstrainedText(plan.guide, request.prompt) if plan.guide else None
-        self._utf8_rules, self.state = plan.utf8_rules, np.uint8(0)
-        self.n_left = plan.n_new
+        self.state, self.n_left = np.uint8(0), plan.n_new
 
     @property
     def is_bound(self) -> bool:
@@ -243,7 +242,7 @@ class RunningCompletion:
         if self._may_end:
             return logits
         others = logits.clone()
-        others[:, self._end_ids] = NEG_INF
+        others[:, self.request.plan.end_ids] = NEG_INF
         return others if bool((others > NEG_INF).any()) else logits
 
     def push(self, token: int, log_prob: float, candidates: CandidateReport | None) -> TokenUpdate:
@@ -253,7 +252,7 @@ class RunningCompletion:
         draft.log_probs.append(log_prob)
         self.n_left -= 1
         finish: Finish | None = "length" if self.n_left == 0 else None
-        if token in self._end_ids:
+        if token in self.request.plan.end_ids:
             finish = "end"
         elif draft.push(token):
             finish = "stop"
@@ -277,7 +276,7 @@ class RunningCompletion:
         )
 
     def _advance(self, token: int) -> None:
-        self.state = self._utf8_rules.after[self.state, token]
+        self.state = self.request.plan.utf8_rules.after[self.state, token]
         if self.history is not None:
             self.history.push(torch.tensor([token]))
         if self.guided is not None:

@@ -200,7 +200,7 @@ class Generator:
 
     def pool(self, max_rows: int = 64) -> ContinuousBatch:
         """Return an empty batch, which completions with any prompts and settings can join and leave at any time."""
-        return ContinuousBatch(self.model, self.tokenizer, self.engine, max_rows, self.end_ids)
+        return ContinuousBatch(self.model, self.tokenizer, self.engine, max_rows)
 
     @property
     def end_ids(self) -> set[int]:
@@ -255,7 +255,7 @@ class Generator:
         biases: Mapping[int, float] | None = None,
         check: Callable[[], None] = do_nothing,
     ) -> DecodingPlan:
-        return plan_of(self.tokenizer, settings, prompts, biases, check, self.end_ids)
+        return plan_of(self.tokenizer, settings, prompts, self.end_ids, biases, check)
 
     def _encode(self, prompt: str) -> list[int]:
         return self.tokenizer.prompt(self.tokenizer.encode(prompt))

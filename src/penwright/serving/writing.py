@@ -224,7 +224,7 @@ def _next_distribution(worker: ModelWorker, request: Request) -> NextTokenDistri
     tokenizer, context = generator.tokenizer, generator.model.settings.context_length
     seen = in_view(request.prompt_tokens, context)  # the model sees only the tokens that fit in its context
     logits = worker.logits(tuple(seen))
-    completion = RunningCompletion(request, tokenizer, logits[None], generator.end_ids)
+    completion = RunningCompletion(request, tokenizer, logits[None])
     processed = sampling.process(completion.possible(logits[None]), completion.history)[0]
     draw_probabilities = sampling.probabilities(processed)
     probabilities = logits.softmax(-1)

@@ -144,7 +144,7 @@ class AlternativeSearch:
         return [best for (best,) in hypotheses]
 
     def _utf8_rules(self, banned: tuple[int, ...]) -> Utf8Rules:
-        return Utf8Rules.of(self._tokenizer, banned)
+        return Utf8Rules.of(self._tokenizer, banned, self._tokenizer.end_ids)
 
 
 def _require_some(n: int) -> None:

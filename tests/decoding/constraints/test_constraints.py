@@ -148,7 +148,7 @@ def test_constrained_row_is_generated_alone_as_in_a_batch(generator: Generator) 
 @pytest.mark.parametrize("pattern", ["(ab|é)*c", r"[^a]b\w?", "(?i)thé ?"])
 def test_allowed_tokens_are_those_that_can_lead_to_a_match(tokenizer: Tokenizer, pattern: str) -> None:
     """Compare with brute force: a token is allowed if some short text completes a match after it."""
-    guide = CompletionConstraint(DecodingSettings(pattern=pattern), tokenizer, ["x"], 50)
+    guide = CompletionConstraint(DecodingSettings(pattern=pattern), tokenizer, ["x"], 50, tokenizer.end_ids)
     tails = [
         "",
         *"abcehtxé ",
@@ -232,7 +232,7 @@ def test_pattern_with_a_lone_surrogate_is_refused_or_its_branch_avoided(generato
 
 def test_distances_of_a_pattern_with_many_states_are_exact() -> None:
     tokenizer = train_tokenizer("bytes", TEXT, None)
-    guide = CompletionConstraint(DecodingSettings(pattern="a{9000}(b|é)"), tokenizer, [""], 9500)
+    guide = CompletionConstraint(DecodingSettings(pattern="a{9000}(b|é)"), tokenizer, [""], 9500, tokenizer.end_ids)
     assert guide.distances[guide.starts[""]] == 9001
 
 
@@ -252,7 +252,7 @@ def test_words_are_whole_in_all_scripts(word: str, text: str, is_in: bool) -> No
     tokenizer = train_tokenizer("characters", [text])
 
     def accepts(rules: DecodingSettings) -> bool:
-        guide = CompletionConstraint(rules, tokenizer, [" "], 99)
+        guide = CompletionConstraint(rules, tokenizer, [" "], 99, tokenizer.end_ids)
         state = guide.starts[" "], b""
         for token in tokenizer.encode(text):
             state = guide.follow(*state, token)
@@ -264,7 +264,8 @@ def test_words_are_whole_in_all_scripts(word: str, text: str, is_in: bool) -> No
 
 def test_long_token_needs_no_room_for_the_others() -> None:
     tokenizer = train_tokenizer("bpe", ["abcdefgh" * 30] * 9, 300)
-    texts = CompletionConstraint(DecodingSettings(banned_words=("x",)), tokenizer, ["a"], 50)._token_texts(b"")
+    settings = DecodingSettings(banned_words=("x",))
+    texts = CompletionConstraint(settings, tokenizer, ["a"], 50, tokenizer.end_ids)._token_texts(b"")
     sizes = [len(column) for column in texts.columns]
     assert len(sizes) > 100
     assert sum(sizes) == sum(

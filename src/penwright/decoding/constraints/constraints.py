@@ -127,13 +127,13 @@ class CompletionConstraint:
         tokenizer: Tokenizer,
         prompts: Sequence[str],
         max_new_tokens: int,
+        end_ids: Collection[int],
         check: Callable[[], None] = do_nothing,
-        end_ids: Collection[int] = (),
     ):
         """Build the automaton. `check` is called repeatedly during the build, and may raise an exception to abort it.
 
-        `end_ids` are the tokens that end a completion; by default those of the tokenizer. Raises UsageError if no
-        completion of one of the prompts can satisfy the settings.
+        `end_ids` are the tokens that end a completion. Raises UsageError if no completion of one of the prompts can
+        satisfy the settings.
         """
         try:
             rules = Rules(settings, check)
@@ -142,7 +142,7 @@ class CompletionConstraint:
             raise UsageError(TOO_MUCH) from None
         self.automaton = Automaton(rules.expressions, list(starts.values()))
         self.starts = dict(zip(starts, self.automaton.starts, strict=True))
-        self.end_ids, self.vocab_size = list(end_ids or tokenizer.end_ids), tokenizer.vocab_size
+        self.end_ids, self.vocab_size = list(end_ids), tokenizer.vocab_size
         never = {*never_generated(tokenizer), *self.end_ids}
         self.bytes = [b"" if token in never else tokenizer.token_bytes(token) for token in range(self.vocab_size)]
         self._tails: list[bytes] = [b""]

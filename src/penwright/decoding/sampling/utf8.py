@@ -57,13 +57,10 @@ class Utf8Rules:
 
     @classmethod
     @lru_cache(16)
-    def of(cls, tokenizer: Tokenizer, banned: tuple[int, ...], end_ids: tuple[int, ...] = ()) -> "Utf8Rules":
-        """Return the rules under which the tokens of this tokenizer form valid UTF-8.
-
-        `end_ids` are the tokens that end a text; by default those of the tokenizer.
-        """
+    def of(cls, tokenizer: Tokenizer, banned: tuple[int, ...], end_ids: tuple[int, ...]) -> "Utf8Rules":
+        """Return the rules that keep a text of this tokenizer valid UTF-8. `end_ids` are the tokens that end a text."""
         tokens = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
-        return cls(tokens, banned, end_ids or tokenizer.end_ids)
+        return cls(tokens, banned, end_ids)
 
     @cached_property
     def bits(self) -> Int64[Tensor, "situations words"]:

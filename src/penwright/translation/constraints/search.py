@@ -163,7 +163,7 @@ class Searcher:
             settings,
             end_id=self._tokenizer.end_id,
             guides=[each.guide for each in segments],
-            selector=TokenSelector(Utf8Rules.of(self._tokenizer, settings.banned), choose),
+            selector=TokenSelector(Utf8Rules.of(self._tokenizer, settings.banned, self._tokenizer.end_ids), choose),
             watch=watch,
             wanted=wanted,
         )
