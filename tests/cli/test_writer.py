@@ -70,6 +70,11 @@ def test_invalid_options_are_refused_without_output(
     assert done.returncode in (1, 2) and message in done.stderr and done.stdout == ""
 
 
+def test_text_without_tokens_is_printed_with_its_warnings(penwright: Command, runs: Path) -> None:
+    done = penwright("generate", runs / "writer", "Łódź", "--pattern", "")
+    assert done.stdout == "Łódź\n" and "characters the model does not know: Ł" in done.stderr
+
+
 def test_copied_passage_is_located_in_the_training_text(
     penwright: Command, runs: Path, corpora: Path, tmp_path: Path
 ) -> None:

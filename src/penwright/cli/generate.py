@@ -2,6 +2,7 @@
 
 import sys
 from collections import Counter
+from collections.abc import Generator as Stream
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +19,6 @@ from penwright.cli.options import (
     print_json,
     read_text,
     warn,
-    without_none,
 )
 from penwright.config import BEAM_SETTINGS, DecodingSettings, merge, parse_override, validate, with_present_names
 
@@ -26,7 +26,11 @@ if TYPE_CHECKING:
     from penwright.config import Table
     from penwright.evaluation.novelty import Novelty, NoveltyReport
     from penwright.generation.generator import Completion, Generator
-    from penwright.tokenizers.chat_template import Message
+
+AnyDecodingSetting = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Set any [decoding] key, such as dry_base=2. Repeatable.", metavar="KEY=VALUE"),
+]
 
 
 @with_settings([name for name in DecodingSettings.model_fields if name not in BEAM_SETTINGS], before="set_")
@@ -37,10 +41,7 @@ def generate(
     ] = "\n",
     prompts: Annotated[str | None, typer.Option(help="File of prompts, one per line; - reads standard input.")] = None,
     n: Annotated[int, typer.Option(help="Number of completions per prompt.", min=1)] = 1,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Set any [decoding] key, such as dry_base=2. Repeatable.", metavar="KEY=VALUE"),
-    ] = None,
+    set_: AnyDecodingSetting = None,
     novelty: Annotated[bool, typer.Option(help="Report what is copied from the training text.")] = False,
     precision: InPrecision = None,
     device: Device = "cpu",
@@ -60,7 +61,7 @@ def generate(
     generator = load_generator(run, device, precision)
     chosen = _settings(generator.defaults, given_settings(settings), set_ or [])
     if not (json or jsonl or novelty or n > 1 or prompts is not None):
-        _stream(generator, prompt, chosen)
+        _print_stream(generator.stream(prompt, chosen), prompt)
         return
     completions: Iterable[Completion] = generator.each([text for text in inputs for _ in range(n)], chosen)
     report = None
@@ -85,21 +86,20 @@ def _settings(defaults: DecodingSettings, options: "Table", overrides: Sequence[
     return validate(DecodingSettings, merge(defaults.model_dump(), options, *tables), "the options")
 
 
-def _stream(generator: "Generator", prompt: str, settings: DecodingSettings) -> None:
-    """Print a completion while it is generated, then its warnings."""
-    pieces = generator.stream(prompt, settings)
+def _print_stream(pieces: "Stream[str, None, Completion]", prompt: str = "") -> "Completion":
+    """Print the prompt, its completion while it is generated, and its warnings. Return the completion."""
+    before = prompt.lstrip("\n")  # printed with the first piece: if the settings are invalid, `next` raises an error
     try:
-        text = next(pieces, "")
-        # Print the prompt only after the first `next`: if the settings are invalid, `next` raises an error.
-        sys.stdout.write(prompt.lstrip("\n"))
         while True:
-            sys.stdout.write(text)
+            sys.stdout.write(before + next(pieces))
             sys.stdout.flush()
-            text = next(pieces)
+            before = ""
     except StopIteration as end:
-        sys.stdout.write("\n")
-        for warning in end.value.warnings if end.value else ():
-            warn(warning)
+        completion: Completion = end.value
+    print(before, flush=True)
+    for warning in completion.warnings:
+        warn(warning)
+    return completion
 
 
 def _print(completions: "Iterable[Completion]", report: "NoveltyReport | None") -> None:
@@ -127,6 +127,7 @@ def _records(
         counts[completion.prompt] += 1
 
 
+@with_settings(["max_new_tokens", "temperature", "top_p", "seed"], before="set_")
 def chat(
     run: RunFolder,
     message: Annotated[
@@ -136,40 +137,27 @@ def chat(
         ),
     ] = None,
     system: Annotated[str | None, typer.Option(help="System message that begins the conversation.")] = None,
-    max_new_tokens: Annotated[
-        int | None, typer.Option(help="Maximum number of tokens in an answer. Default: the run's setting.", min=1)
-    ] = None,
-    temperature: Annotated[
-        float | None, typer.Option(help="Sampling temperature; 0 always takes the most likely token.", min=0)
-    ] = None,
-    top_p: Annotated[
-        float | None,
-        typer.Option(help="Nucleus sampling: sample from the smallest set of tokens whose probabilities add up to P."),
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Random seed; the same seed gives the same answers.", min=0)] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Set any [decoding] key, such as min_p=0.05. Repeatable.", metavar="KEY=VALUE"),
-    ] = None,
+    set_: AnyDecodingSetting = None,
     precision: InPrecision = None,
     device: Device = "cpu",
+    **settings: Any,
 ) -> None:
     """Chat with a model that was trained on prompts and answers.
 
     Answers appear as they are generated. Each answer takes all earlier messages into account. An empty line or
-    Ctrl+D ends the conversation.
+    Ctrl+D ends the conversation. Sampling options default to the run's [decoding] settings.
     """
     from penwright.tokenizers.chat_template import ASSISTANT, Message
     from penwright.workflows.load import load_generator
 
     generator = load_generator(run, device, precision, "chat")
-    flags: Table = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
-    settings = _settings(generator.defaults, without_none(flags), set_ or [])
+    chosen = _settings(generator.defaults, given_settings(settings), set_ or [])
     messages = [Message("system", system)] if system else []
     generator.chat_tokens([*messages, Message("user", "")])  # if the model cannot answer, fail before the user types
     for text in [message] if message is not None else _typed():
         messages.append(Message("user", text))
-        messages.append(Message(ASSISTANT, _answer(generator, messages, settings)))
+        answer = _print_stream(generator.stream_answer(messages, chosen))
+        messages.append(Message(ASSISTANT, answer.text))
 
 
 def _typed() -> Iterator[str]:
@@ -182,19 +170,3 @@ def _typed() -> Iterator[str]:
         if not line.strip():
             return
         yield line
-
-
-def _answer(generator: "Generator", messages: "list[Message]", settings: DecodingSettings) -> str:
-    """Print the answer while it is generated, then return it."""
-    pieces = generator.stream_answer(messages, settings)
-    try:
-        while True:
-            sys.stdout.write(next(pieces))
-            sys.stdout.flush()
-    except StopIteration as end:
-        sys.stdout.write("\n")
-        sys.stdout.flush()
-        for warning in end.value.warnings:
-            warn(warning)
-        text: str = end.value.text
-        return text
