@@ -67,6 +67,8 @@ def test_unknown_arguments_are_refused_with_the_nearest_name(folder: Path) -> No
         translator.translate("eins", beam_sise=2)
     with pytest.raises(TypeError, match="temperature has no effect in this call"):
         translator.translate("eins", temperature=2.0)
+    with pytest.raises(TypeError, match="beam_size has no effect in this call"):
+        writer.generate("It", beam_size=2)
 
 
 def test_models_accept_settings_as_keyword_arguments(folder: Path) -> None:

@@ -167,7 +167,7 @@ def test_text_in_the_place_of_a_header_is_pointed_out(penwright: Command, runs: 
         ("", [], "no header"),
         ('{"text": "a fine film"}\n', [], "is JSON, which --csv does not read. Save the table as .csv"),
         ('[\n {"text": "a fine film"}\n]', [], "is JSON, which --csv does not read"),
-        ("text\nx\n", ["--json"], "--csv prints a table, not JSON"),
+        ("text\nx\n", ["--json"], "--json has no effect with --csv"),
     ],
 )
 def test_unsuitable_table_is_refused_with_a_reason(
@@ -391,9 +391,10 @@ def test_check_labels_refuses_a_writer(penwright: Command, runs: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "options", "message"),
     [
-        ("classify", ["--text", "text", "a fine film"], "--text names a column of the table of --csv"),
-        ("evaluate", ["--output", "x.txt"], "is not a translator. Leave out --output"),
-        ("evaluate", ["--beam", "3"], "is not a translator. Leave out --beam"),
+        ("classify", ["--text", "text", "a fine film"], "--text has no effect without --csv"),
+        ("evaluate", ["--output", "x.txt"], "which is not a translator. Leave it out"),
+        ("evaluate", ["--beam", "3"], "--beam has no effect"),
+        ("evaluate", ["labels.csv", "--check-labels"], "DATA has no effect with --check-labels"),
         ("evaluate", ["--check-labels", "--output", "x.txt"], "--output has no effect with --check-labels"),
         ("evaluate", ["--check-labels", "--set", "data.label=x"], "--set has no effect with --check-labels"),
         ("evaluate", ["--check-labels", "--precision", "float32"], "--precision has no effect with --check-labels"),

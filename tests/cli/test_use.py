@@ -314,7 +314,7 @@ def test_every_search_uses_the_beam_search_options(
         (["--sample", "--beam", 4], "--beam has no effect with --sample"),
         (["--sample", "--length-penalty", 1], "--length-penalty has no effect with --sample"),
         (["--sample", "--prefix", "one"], "--prefix has no effect with --sample"),
-        (["--temperature", 1], "--temperature has no effect with beam search. Add --sample"),
+        (["--temperature", 1], "--temperature has no effect without --sample"),
         (["--diverse", 1, "--seed", 1], "--seed has no effect with --diverse"),
         (["--alternatives", 2, "--n-best", 2], "--n-best has no effect with --alternatives"),
         (["--alternatives", 2, "--align"], "--align has no effect with --alternatives"),
@@ -328,6 +328,26 @@ def test_options_without_an_effect_are_refused(
     penwright: Command, runs: Path, options: list[object], message: str
 ) -> None:
     done = penwright("translate", runs / "translator", "eins zwei", *options)
+    assert done.returncode == 2 and message in done.stderr and done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("generate writer It --json --novelty", "--novelty has no effect with --json"),
+        ("generate writer It --json --jsonl", "--jsonl has no effect with --json"),
+        ("generate writer It --prompts lines.txt", "PROMPT has no effect with --prompts"),
+        ("generate writer It --set beam_size=4", "beam_size has no effect"),
+        ("inspect writer It --lens --position 1", "--position has no effect without --attribute"),
+        ("inspect writer It --whole --patch-kind heads", "--patch-kind has no effect without --patch"),
+        ("plan novel.txt --gpu h100", "--gpu has no effect without --gpus"),
+        ("train novel.txt --max-restarts 2", "--max-restarts has no effect without --processes"),
+    ],
+)
+def test_options_that_need_or_exclude_others_are_refused(
+    penwright: Command, runs: Path, command: str, message: str
+) -> None:
+    done = penwright(*command.split(), cwd=runs)
     assert done.returncode == 2 and message in done.stderr and done.stdout == ""
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from penwright.cli.options import Device, Json, RunFolder, Texts, given_texts, print_json, warn
+from penwright.cli.options import Device, Json, RunFolder, Texts, given_texts, print_json, refuse_unused, warn
 from penwright.cli.user_table import UserTable
 from penwright.errors import UsageError
 from penwright.text import significant
@@ -71,13 +71,10 @@ def command(
     from penwright.workflows.load import load_classifier
 
     if csv is not None:
-        if texts or json:
-            problem = "give texts or --csv, not both" if texts else "--csv prints a table, not JSON. Leave out --json"
-            raise UsageError(problem)
+        refuse_unused({"TEXT": texts, "--json": json}, "with --csv, which classifies and prints a table")
         _classify_table(run, csv, text or [], _Choice(top, threshold, positive), device)
         return
-    if text:
-        raise UsageError("--text names a column of the table of --csv. Give texts without --text")
+    refuse_unused({"--text": text}, "without --csv")
     classifier, choice = load_classifier(run, device), _Choice(top, threshold, positive)
     choice.check(classifier.labels, classifier.problem)
     sources = given_texts(texts)
@@ -102,11 +99,10 @@ class _Choice(NamedTuple):
     def check(self, labels: Sequence[str], problem: str) -> None:
         """Raise UsageError if --positive is not a label, or another option does not suit the model."""
         used = {"--top": self.top > 1, "--threshold": self.threshold, "--positive": self.positive}
-        unsuited = {"regression": tuple(used), "multi_label_classification": ("--positive",)}
-        for option in unsuited.get(problem, ()):
-            if used[option]:
-                what = "one number" if problem == "regression" else "any number of labels"
-                raise UsageError(f"{option} has no effect: this model gives each text {what}")
+        if problem == "regression":
+            refuse_unused(used, "with this model, which gives each text one number")
+        if problem == "multi_label_classification":
+            refuse_unused({"--positive": self.positive}, "with this model, which gives each text any number of labels")
         if self.positive is not None and self.positive not in labels:
             raise UsageError(f"there is no label '{self.positive}'. The labels are {', '.join(labels[:20])}")
 

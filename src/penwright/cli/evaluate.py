@@ -11,8 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penwright.cli.decoding_options import given_settings, with_settings
-from penwright.cli.options import Device, InPrecision, Json, OwnFiles, RunFolder, print_json, read_text, warn
-from penwright.errors import PenwrightError, UsageError
+from penwright.cli.options import (
+    Device,
+    InPrecision,
+    Json,
+    OwnFiles,
+    RunFolder,
+    print_json,
+    read_text,
+    refuse_unused,
+    warn,
+)
+from penwright.errors import PenwrightError
 from penwright.text import count, significant
 
 if TYPE_CHECKING:
@@ -58,13 +68,14 @@ def evaluate(
     from penwright.workflows.load import kept_precision
 
     decoding = given_settings(settings)
+    of_translators = {"--output": output, "--beam": decoding.get("beam_size")}
     if check_labels:
-        if data:
-            raise UsageError("--check-labels checks the texts that RUN was trained on; leave out DATA")
-        _check_labels(run, json, {"--output": output, "--set": set_, "--precision": precision, "--beam": decoding})
+        others = {"DATA": data, "--set": set_, "--precision": precision}
+        refuse_unused({**of_translators, **others}, "with --check-labels, which checks the texts of the run")
+        _check_labels(run, json)
         return
-    if (output or decoding) and Run.open(run).recipe.task != "translate":
-        raise UsageError(f"{run} is not a translator. Leave out {'--output' if output else '--beam'}")
+    if Run.open(run).recipe.task != "translate":
+        refuse_unused(of_translators, f"with {run}, which is not a translator")
     changes = merge(*(parse_override(text) for text in set_ or []))
     kept = precision or kept_precision(run, device)
     if kept not in (precision, "float32"):
@@ -81,14 +92,11 @@ def evaluate(
         print("\n".join(report_lines(report)))
 
 
-def _check_labels(run: Path, json: bool, unused: dict[str, object]) -> None:
-    """Print the texts that may have a wrong label, with their files and rows. Refuse the `unused` options."""
+def _check_labels(run: Path, json: bool) -> None:
+    """Print the texts that may have a wrong label, with their files and rows."""
     from penwright.streams import print_message
     from penwright.workflows.evaluate import check_labels
 
-    for option, value in unused.items():
-        if value:
-            raise UsageError(f"{option} has no effect with --check-labels, which scores nothing. Leave out {option}")
     mistakes = check_labels(run, print_message)
     if json:
         print_json([each._asdict() for each in mistakes])

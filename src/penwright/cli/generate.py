@@ -18,9 +18,10 @@ from penwright.cli.options import (
     lines_of,
     print_json,
     read_text,
+    refuse_unused,
     warn,
 )
-from penwright.config import BEAM_SETTINGS, DecodingSettings, merge, parse_override, validate, with_present_names
+from penwright.config import WRITER_SETTINGS, DecodingSettings, decoding_settings, merge, parse_override
 
 if TYPE_CHECKING:
     from penwright.config import Table
@@ -33,12 +34,12 @@ AnyDecodingSetting = Annotated[
 ]
 
 
-@with_settings([name for name in DecodingSettings.model_fields if name not in BEAM_SETTINGS], before="set_")
+@with_settings(WRITER_SETTINGS, before="set_")
 def generate(
     run: RunFolder,
     prompt: Annotated[
-        str, typer.Argument(help="Text to continue. Default: start a new text.", metavar="PROMPT", show_default=False)
-    ] = "\n",
+        str | None, typer.Argument(help="Text to continue. Default: start a new text.", metavar="PROMPT")
+    ] = None,
     prompts: Annotated[str | None, typer.Option(help="File of prompts, one per line; - reads standard input.")] = None,
     n: Annotated[int, typer.Option(help="Number of completions per prompt.", min=1)] = 1,
     set_: AnyDecodingSetting = None,
@@ -57,6 +58,11 @@ def generate(
     """
     from penwright.workflows.load import load_generator
 
+    if prompts is not None:
+        refuse_unused({"PROMPT": prompt}, "with --prompts")
+    if json:
+        refuse_unused({"--jsonl": jsonl, "--novelty": novelty}, "with --json")
+    prompt = "\n" if prompt is None else prompt
     inputs = [prompt] if prompts is None else lines_of(read_text(prompts))
     generator = load_generator(run, device, precision)
     chosen = _settings(generator.defaults, given_settings(settings), set_ or [])
@@ -82,8 +88,7 @@ def generate(
 
 def _settings(defaults: DecodingSettings, options: "Table", overrides: Sequence[str]) -> DecodingSettings:
     """Merge the run's settings, the options and --set. Later values override earlier ones."""
-    tables = (with_present_names(parse_override(text), "decoding.") for text in overrides)
-    return validate(DecodingSettings, merge(defaults.model_dump(), options, *tables), "the options")
+    return decoding_settings(defaults, None, merge(options, *map(parse_override, overrides)), WRITER_SETTINGS)
 
 
 def _print_stream(pieces: "Stream[str, None, Completion]", prompt: str = "") -> "Completion":

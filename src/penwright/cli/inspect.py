@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penwright.cli.options import Device, Json, RunFolder, print_json, read_text, warn
+from penwright.cli.options import Device, Json, RunFolder, print_json, read_text, refuse_unused, warn
 from penwright.errors import PenwrightError, UsageError
 
 if TYPE_CHECKING:
@@ -70,7 +70,10 @@ PatchedText = Annotated[
     ),
 ]
 PatchedKind = Annotated[
-    str, typer.Option(help="Activations that --patch copies: residual, attention, feed_forward or heads.")
+    str | None,
+    typer.Option(
+        help="Activations that --patch copies: residual, attention, feed_forward or heads. Default: residual."
+    ),
 ]
 ShowWhole = Annotated[
     bool, typer.Option("--whole", help="Show the whole forward pass; with -o PAGE.html, an interactive picture of it.")
@@ -113,7 +116,7 @@ def command(
     parts: ShowParts = False,
     paths: ShowPaths = False,
     patch: PatchedText = None,
-    patch_kind: PatchedKind = "residual",
+    patch_kind: PatchedKind = None,
     whole: ShowWhole = False,
     ablate: AblatedHeads = None,
     neighbours: Words = None,
@@ -131,6 +134,10 @@ def command(
     """
     if output is not None and output.suffix.lower() not in ENDINGS:
         raise UsageError(f"{output} has no known file type. -o writes {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
+    if not (attribute or parts or paths or patch or whole):
+        refuse_unused({"--position": position}, "without --attribute, --parts, --paths, --patch or --whole")
+    if not patch:
+        refuse_unused({"--patch-kind": patch_kind}, "without --patch")
     options = {"top": top, "sort": sort, "head": head, "arithmetic": arithmetic, "alignment": alignment, "beams": beams}
     options |= {"rollout": rollout, "lens": lens, "attribute": attribute, "ablate": ablate}
     options |= {"parts": parts, "paths": paths, "patch": patch, "whole": whole}

@@ -2,12 +2,13 @@
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from penwright.errors import Option, PenwrightError, Undecided, say_nothing
+from penwright.errors import Option, PenwrightError, Undecided, UsageError, say_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -147,6 +148,13 @@ def warn(text: str) -> None:
 def without_none(table: dict[str, object]) -> dict[str, object]:
     """Return the options that were given: drop None and empty lists."""
     return {key: value for key, value in table.items() if value is not None and value != []}
+
+
+def refuse_unused(options: Mapping[str, object], when: str) -> None:
+    """Raise UsageError for the first of these options that was given; `when` says why it has no effect."""
+    for name, value in options.items():
+        if value is not None and value is not False and value != []:
+            raise UsageError(f"{name} has no effect {when}. Leave it out")
 
 
 def training_flags(

@@ -23,6 +23,7 @@ from penwright.cli.options import (
     Validation,
     prepare_by_asking,
     print_json,
+    refuse_unused,
     settings_of,
     training_flags,
 )
@@ -40,7 +41,10 @@ if TYPE_CHECKING:
 
 IMPROVES = "should improve the model", "would hardly improve the model"
 NGpus = Annotated[int | None, typer.Option(help="Also estimate training time and memory on this many GPUs.", min=1)]
-GpuName = Annotated[str, typer.Option(help="Kind of GPU for --gpus: a100, h100, h200, b200, l40s or rtx4090.")]
+GpuName = Annotated[
+    str | None,
+    typer.Option(help="Kind of GPU for --gpus: a100, h100, h200, b200, l40s or rtx4090. Default: h100."),
+]
 
 
 def command(
@@ -59,7 +63,7 @@ def command(
     columns: TextColumns = None,
     set_: AnySetting = None,
     gpus: NGpus = None,
-    gpu: GpuName = "h100",
+    gpu: GpuName = None,
     json: Json = False,
 ) -> None:
     """Show what would be trained, and what to expect of it.
@@ -69,6 +73,9 @@ def command(
     from penwright.training.auto.cluster import GPUS, estimate_cluster
     from penwright.workflows.forecast import forecast
 
+    if gpus is None:
+        refuse_unused({"--gpu": gpu}, "without --gpus")
+    gpu = gpu or "h100"
     if gpu not in GPUS:
         raise UsageError(f"--gpu: the specifications of '{gpu}' are not known. Choose one of {', '.join(GPUS)}")
     files: dict[str, object] = {"train": data, "validation": validation, "dictionary": dictionary, "group": group}

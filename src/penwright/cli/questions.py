@@ -55,12 +55,12 @@ class Questions:
             return [Question("attribution", partial(inspector.attribution, text, target)), heads]
         return [Question("scores", partial(inspector.token_scores, text, target)), heads]
 
-    def asked(self, options: Mapping[str, Any], position: int | None, patch_kind: str) -> list[Question]:
+    def asked(self, options: Mapping[str, Any], position: int | None, patch_kind: str | None) -> list[Question]:
         """Return the questions that the command-line options ask: for an option with a list, one question per item."""
         inspector, about = self.inspector, (self.text, self.target)
 
         def patching(other: str) -> Question:
-            kind = parse_kind(patch_kind)
+            kind = parse_kind(patch_kind or "residual")
             find = partial(inspector.patching, self.text, other, self.target, kind=kind, position=position)
             return Question("patching", find)
 

@@ -27,6 +27,7 @@ from penwright.cli.options import (
     Validation,
     prepare_by_asking,
     print_json,
+    refuse_unused,
     settings_of,
     training_flags,
     without_none,
@@ -121,6 +122,8 @@ def command(
     Settings that you leave out are chosen for the data and the machine; --why prints the reasons.
     Ctrl+C saves the run; --resume continues it, bit for bit.
     """
+    if processes is None:
+        refuse_unused({"--max-restarts": max_restarts or None}, "without --processes")
     budget = {"minutes": minutes, "steps": steps, "epochs": epochs}
     files: dict[str, object] = {"train": data, "validation": validation, "dictionary": dictionary, "group": group}
     flags = {

@@ -19,6 +19,7 @@ from penwright.cli.options import (
     lines_of,
     print_json,
     read_text,
+    refuse_unused,
     warn,
     without_none,
 )
@@ -111,8 +112,7 @@ def translate(
     """
     settings = given_settings(settings)
     ways = {"--document": document, "--alternatives": alternatives, "--sample": sample or None, "--diverse": diverse}
-    others = {"n_best": n_best, "prefix": prefix, "align": align or None}
-    _require_followed(list(without_none({**ways})), [*settings, *without_none({**others})])
+    _require_followed(list(without_none({**ways})), {**settings, "n_best": n_best, "prefix": prefix, "align": align})
     constraints = _constraints(glossary, bias, protect or [])
     if document is None:
         sources = given_texts(texts)
@@ -136,15 +136,13 @@ def translate(
         _print(translations, _links(translations, run, translator) if align else None, json=json)
 
 
-def _require_followed(ways: Sequence[str], options: Collection[str]) -> None:
+def _require_followed(ways: Sequence[str], options: Mapping[str, object]) -> None:
     """Raise UsageError for several modes of translation at once, and for options without effect in the chosen mode."""
     if len(ways) > 1:
         raise UsageError(f"{' and '.join(ways)} cannot be combined. Choose one of them")
-    way = ways[0] if ways else BEAM_SEARCH
-    for name in options:
-        if name not in FOLLOWS[way]:
-            advice = "Add --sample" if name in SAMPLING_SETTINGS and not ways else "Leave out this option"
-            raise UsageError(f"{flag_of(name)} has no effect with {way}. {advice}")
+    followed = FOLLOWS[ways[0] if ways else BEAM_SEARCH]
+    unused = {flag_of(name): value for name, value in options.items() if name not in followed}
+    refuse_unused(unused, f"with {ways[0]}" if ways else "without --sample")
 
 
 def _constraints(glossary: Path | None, bias: float | None, protect: Sequence[str]) -> "Constraints":
@@ -153,8 +151,8 @@ def _constraints(glossary: Path | None, bias: float | None, protect: Sequence[st
     from penwright.translation.constraints.protection import Protection
     from penwright.translation.constraints.requirements import Constraints
 
-    if bias is not None and glossary is None:
-        raise UsageError("--bias has no effect without --glossary. Name a glossary file")
+    if glossary is None:
+        refuse_unused({"--bias": bias}, "without --glossary")
     terms = Glossary.read(glossary) if glossary else Glossary()
     return Constraints(terms, inf if bias is None else bias, Protection(protect))
 

@@ -189,8 +189,9 @@ class DecodingSettings(Settings):
     coverage_penalty: FactorOrZero = 0.0  # above 0: penalize translations that leave out parts of the source
 
 
-# Generation ignores BEAM_SETTINGS. SAMPLING_SETTINGS are the sampling settings that translation accepts.
+# Generation accepts WRITER_SETTINGS. SAMPLING_SETTINGS are the sampling settings that translation accepts.
 BEAM_SETTINGS = ("beam_size", "length_penalty", "coverage_penalty", "beam_patience")
+WRITER_SETTINGS = tuple(name for name in DecodingSettings.model_fields if name not in BEAM_SETTINGS)
 SAMPLING_SETTINGS = (
     *("temperature", "top_n_sigma", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff"),
     *("xtc_probability", "xtc_threshold", "seed"),

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from penwright.config import DecodingSettings, GivenSettings, decoding_settings
+from penwright.config import WRITER_SETTINGS, DecodingSettings, GivenSettings, decoding_settings
 from penwright.decoding.batches import Padded, PromptBatch, newest_half
 from penwright.decoding.continuous_batching import ContinuousBatch
 from penwright.decoding.engine import DecodeEngine
@@ -80,9 +80,9 @@ class Generator:
     ) -> list[Completion]:
         """Generate `n` completions of each prompt: `generate("It was", temperature=0.7, max_new_tokens=50)`.
 
-        Options are the [decoding] settings, by name; the defaults come from the run's recipe. `settings` is a
-        DecodingSettings or a table. A repeated prompt gets different completions, unless the temperature is 0.
-        Raises UsageError unless n is at least 1.
+        Options are the [decoding] settings, except those of beam search; the defaults come from the run's recipe.
+        `settings` is a DecodingSettings or a table. A repeated prompt gets different completions, unless the
+        temperature is 0. Raises UsageError unless n is at least 1.
         """
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
             raise UsageError(f"n is {n!r}; it must be a whole number of at least 1")
@@ -94,7 +94,7 @@ class Generator:
 
         Raises UsageError before generation starts if no completion of a prompt can satisfy the settings.
         """
-        settings = decoding_settings(self.defaults, settings, options)
+        settings = decoding_settings(self.defaults, settings, options, WRITER_SETTINGS)
         plan, numbers = self._plan(settings, prompts), {prompt: count() for prompt in prompts}
         requests = [Request(prompt, self._encode(prompt), plan, next(numbers[prompt])) for prompt in prompts]
         batch = self.pool(BATCH_ROWS)
@@ -110,7 +110,7 @@ class Generator:
 
         Returns the completion (`done = yield from ...`).
         """
-        settings = decoding_settings(self.defaults, settings, options)
+        settings = decoding_settings(self.defaults, settings, options, WRITER_SETTINGS)
         return self._stream(Request(prompt, self._encode(prompt), self._plan(settings, [prompt])))
 
     def _stream(self, request: Request) -> Stream[str, None, Completion]:
@@ -127,7 +127,7 @@ class Generator:
 
         Raises UsageError for a model that was not trained to answer.
         """
-        settings = decoding_settings(self.defaults, settings, options)
+        settings = decoding_settings(self.defaults, settings, options, WRITER_SETTINGS)
         tokens = self.chat_tokens(messages, settings.max_new_tokens or MAX_NEW_TOKENS)
         prompt = self.tokenizer.decode(tokens)
         return _from_first_word(self._stream(Request(prompt, tokens, self._plan(settings, [prompt]))))
