@@ -295,13 +295,13 @@ def test_most_frequent_label_is_that_of_the_training_texts(
     module: ModuleType, truth: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "true_targets", lambda _: torch.tensor(truth))
-    monkeypatch.setattr(module, "linear_predictions", lambda *_: [])
+    monkeypatch.setattr(module, "linear_predictions", lambda *_, **__: [])
     for counts, expected in (((9, 1), 75.0), ((1, 9), 25.0), ((), 75.0)):
         context = Mock(spec=RunContext, recipe=Mock(), linear=None, card=ModelCard(("a", "b"), label_counts=counts))
         context.recipe.model.balanced = False
-        assert module.baselines(context, True)[0].value == pytest.approx(expected)
+        assert module.baselines(context, whole=True)[0].value == pytest.approx(expected)
         context.recipe.model.balanced = True
-        assert module is multi_label or module.baselines(context, True)[0].value == pytest.approx(50.0)
+        assert module is multi_label or module.baselines(context, whole=True)[0].value == pytest.approx(50.0)
 
 
 def test_multi_label_classification_by_command(penwright: Command, tmp_path: Path) -> None:  # noqa: F811

@@ -1,11 +1,14 @@
 from itertools import islice
 from math import log
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
+from penwright.data.store import Column
 from penwright.evaluation import baselines
 from penwright.evaluation.baselines import kneser_ney, learn_dictionary, ngram_baselines, translate_words
+from penwright.tasks import RunContext, generation
 
 TEXT = np.random.default_rng(0).integers(0, 4, 300)
 
@@ -86,6 +89,25 @@ def test_kneser_ney_names_the_part_of_a_large_text_it_counts(monkeypatch: pytest
 @pytest.mark.parametrize("length", range(6))
 def test_kneser_ney_of_very_short_texts_is_finite(length: int) -> None:
     assert np.isfinite(kneser_ney(TEXT[:length], TEXT, 4))
+
+
+def writer_baselines(training: np.ndarray, held_out: np.ndarray, begins: bool = True) -> dict[str, float]:
+    """Return the baselines of a writer for these documents, which are the rows of the arrays."""
+    columns = (Column(part.ravel(), np.arange(len(part) + 1) * part.shape[1], 0) for part in (training, held_out))
+    first, second = (Mock(column=Mock(return_value=column)) for column in columns)
+    context = Mock(spec=RunContext, training=first, held_out=second, is_slow=False, recipe=Mock())
+    context.tokenizer, context.recipe.training.minutes = Mock(end_id=0, begins=begins, vocab_size=18), None
+    return {score.note: score.value for score in generation.baselines(context)}
+
+
+def test_baselines_of_writers_see_where_documents_begin() -> None:
+    documents = np.random.default_rng(0).integers(2, 4, (500, 4), dtype=np.uint16)
+    documents[:, 0] = 1
+    parts, name = (documents[:400], documents[400:]), "Kneser-Ney 5-gram"
+    joined = ngram_baselines(*(part.ravel() for part in parts), 18)
+    assert writer_baselines(*(part.reshape(1, -1) for part in parts)) == joined
+    assert writer_baselines(*parts)[name] == pytest.approx(0.75 * log(2), abs=0.02)
+    assert writer_baselines(*parts, begins=False)[name] == pytest.approx(log(2), abs=0.02)
 
 
 PAIRS = [

@@ -21,25 +21,27 @@ CLOSING = re.compile(r"[.,;:!?…%)\]}»”]")  # punctuation that is never prec
 
 Counts = NDArray[np.float64]
 Tokens = NDArray[np.integer]
+Scored = NDArray[np.bool_]
 
 
 def ngram_baselines(
-    training: NDArray[np.integer], held_out: NDArray[np.integer], vocab_size: int, order: int = ORDER
+    training: Tokens, held_out: Tokens, vocab_size: int, order: int = ORDER, is_scored: Scored | None = None
 ) -> dict[str, float]:
     """Return the nats per token of a unigram model, a bigram model and a Kneser-Ney 5-gram model.
 
     Smoothing gives every token a positive probability. The unigram model uses add-one smoothing. The bigram model uses
     Witten-Bell smoothing (1991): the more distinct tokens have followed a context, the less the context counts. The
-    5-gram model counts at most MOST_COUNTED tokens. With an `order` of 1, only the unigram model is scored. The result
-    is empty for fewer than two held-out tokens.
+    5-gram model counts at most MOST_COUNTED tokens. With an `order` of 1, only the unigram model is scored. `is_scored`
+    says which held-out tokens count as targets; the first one never does. The result is empty if none does.
     """
-    if len(held_out) < 2:
+    chosen = (np.ones(len(held_out), dtype=np.bool_) if is_scored is None else is_scored)[1:]
+    if not chosen.any():
         return {}
     counts = np.bincount(training, minlength=vocab_size).astype(np.float64) + 1
     unigram = counts / counts.sum()
     if order == 1:
-        return {"unigram": float(-np.log(unigram[held_out[1:]]).mean())}
-    before, after = held_out[:-1].astype(np.int64), held_out[1:].astype(np.int64)
+        return {"unigram": float(-np.log(unigram[held_out[1:][chosen]]).mean())}
+    before, after = (part[chosen].astype(np.int64) for part in (held_out[:-1], held_out[1:]))
     pairs, pair_counts = np.unique(training[:-1].astype(np.int64) * vocab_size + training[1:], return_counts=True)
     seen = np.bincount(pairs // vocab_size, weights=pair_counts, minlength=vocab_size)[before]
     kinds = np.bincount(pairs // vocab_size, minlength=vocab_size)[before]
@@ -54,7 +56,7 @@ def ngram_baselines(
     return {
         "unigram": float(-np.log(unigram[after]).mean()),
         "bigram": float(-np.log(bigram).mean()),
-        f"Kneser-Ney {ORDER}-gram{part}": kneser_ney(counted, held_out, vocab_size),
+        f"Kneser-Ney {ORDER}-gram{part}": kneser_ney(counted, held_out, vocab_size, is_scored),
     }
 
 
@@ -73,17 +75,19 @@ class _Order(NamedTuple):
         return np.where(np.append(self.codes, -1)[places] == codes, places, -1)
 
 
-def kneser_ney(training: Tokens, held_out: Tokens, vocab_size: int) -> float:
+def kneser_ney(training: Tokens, held_out: Tokens, vocab_size: int, is_scored: Scored | None = None) -> float:
     """Return the nats per token of an interpolated model with modified Kneser-Ney smoothing (Chen and Goodman 1998).
 
-    The first held-out token is not scored.
+    The first held-out token is not scored, nor those that `is_scored` leaves out.
     """
     orders, nats = _count(training.astype(np.int64), vocab_size), 0.0
+    chosen = np.ones(len(held_out), dtype=np.bool_) if is_scored is None else is_scored
     for begin in range(1, len(held_out), CHUNK):
         first = max(0, begin - ORDER + 1)
         tokens = held_out[first : begin + CHUNK].astype(np.int64)
-        nats -= float(np.log(_probabilities(orders, tokens, vocab_size)[begin - first :]).sum())
-    return nats / (len(held_out) - 1)
+        probabilities = _probabilities(orders, tokens, vocab_size)[begin - first :]
+        nats -= float(np.log(probabilities[chosen[begin : begin + CHUNK]]).sum())
+    return nats / int(chosen[1:].sum())
 
 
 def _count(tokens: NDArray[np.int64], vocab_size: int) -> list[_Order]:

@@ -4,9 +4,12 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from math import ceil
 
+import numpy as np
+from numpy.typing import NDArray
+
 from penwright.data.batches import TextBatches
 from penwright.data.corpus import Document
-from penwright.data.store import TokenStore
+from penwright.data.store import Column, TokenStore
 from penwright.data.store_writer import Cell
 from penwright.data.text import open_evaluation_text, open_text
 from penwright.evaluation.baselines import ngram_baselines
@@ -75,13 +78,24 @@ def _scores(context: RunContext, one_in: int) -> Sequence[Score]:
 
 
 def baselines(context: RunContext, *, whole: bool = False) -> Sequence[Score]:
-    """Score n-gram models on the held-out set."""
+    """Score n-gram models on the held-out set. An end token separates documents, but is not scored."""
     assert context.training is not None
-    training = context.training.column("text").tokens[:COUNTED]
-    nats = ngram_baselines(training, context.held_out.column("text").tokens, context.tokenizer.vocab_size)
+    end, begins, vocab_size = context.tokenizer.end_id, context.tokenizer.begins, context.tokenizer.vocab_size
+    training = _with_ends(context.training.column("text"), end, COUNTED)
+    held_out = _with_ends(context.held_out.column("text"), end)
+    is_scored = held_out != end
+    if not begins:  # without a start token, the first token of a document is not scored, either
+        is_scored[1:] &= held_out[:-1] != end
+    nats = ngram_baselines(training, held_out, vocab_size, is_scored=is_scored)
     stride = _window_stride(context)
     coverage = f"; quick evaluations score one in {stride} windows" if stride > 1 and not whole else ""
     return [Score("nats per token", value, note=f"{name}{coverage}") for name, value in nats.items()]
+
+
+def _with_ends(column: Column, end: int, most: int | None = None) -> NDArray[np.integer]:
+    """Return the first `most` tokens of a column, with an end token between two documents."""
+    tokens, ends = column.tokens[:most], column.offsets[1:-1]
+    return np.insert(tokens, ends[ends < len(tokens)], end)
 
 
 def batches(context: RunContext, store: TokenStore) -> TextBatches:
