@@ -10,7 +10,7 @@ import pytest
 from penwright.run.folder import Run
 from penwright.storage import write_atomically
 
-from .conftest import Command
+from .conftest import QUICK, Command
 
 
 def records(stdout: str) -> list[dict[str, object]]:
@@ -37,6 +37,14 @@ def test_prompts_are_read_line_by_line_and_continued_in_order(penwright: Command
     prompts = ["It was", "", "day\u20287", "It was"]
     assert [record["prompt"] for record in found] == [prompt for prompt in prompts for _ in range(2)]
     assert [record["number"] for record in found] == [0, 1, 0, 1, 0, 1, 2, 3]
+
+
+def test_a_text_starts_without_a_newline_if_the_model_knows_none(penwright: Command, tmp_path: Path) -> None:
+    (tmp_path / "line.txt").write_text("the rain fell on the house by the sea and " * 60, encoding="utf-8")
+    options = ("--steps", 2, "--set", "tokenizer.type=characters", *QUICK)
+    assert penwright("train", tmp_path / "line.txt", "--run", tmp_path / "run", *options).returncode == 0
+    done = penwright("generate", tmp_path / "run", "--max-new-tokens", 5)
+    assert done.returncode == 0 and "does not know" not in done.stderr
 
 
 def test_pattern_is_matched_when_streaming_and_in_a_batch(penwright: Command, runs: Path) -> None:

@@ -62,9 +62,11 @@ def generate(
         refuse_unused({"PROMPT": prompt}, "with --prompts")
     if json:
         refuse_unused({"--jsonl": jsonl, "--novelty": novelty}, "with --json")
-    prompt = "\n" if prompt is None else prompt
-    inputs = [prompt] if prompts is None else lines_of(read_text(prompts))
+    inputs = None if prompts is None else lines_of(read_text(prompts))
     generator = load_generator(run, device, precision)
+    if prompt is None:  # a text of one line, by characters, has no newline
+        prompt = "" if generator.tokenizer.unknown_characters("\n") else "\n"
+    inputs = [prompt] if inputs is None else inputs
     chosen = _settings(generator.defaults, given_settings(settings), set_ or [])
     if not (json or jsonl or novelty or n > 1 or prompts is not None):
         _print_stream(generator.stream(prompt, chosen), prompt)
