@@ -1,9 +1,22 @@
+"""Devices of torch, and tensors on an Apple GPU."""
+
+from typing import Any, get_args
+
+import numpy as np
 import pytest
 import torch
 
 from penwright import devices
+from penwright.application import Application
+from penwright.classification.classifier import Classifier
+from penwright.config import DecodingSettings, ModelSettings, ProblemType, Table, Task
+from penwright.decoding.sampling.sampler import RowRng, Sampling
 from penwright.devices import advise_on_out_of_memory, copy_to, limit_threads, usable_device, with_threads
 from penwright.errors import PenwrightError, UsageError
+from penwright.generation.generator import Generator
+from penwright.inspection import Inspector
+from penwright.model import make_model
+from penwright.tokenizers.training import train_tokenizer
 
 
 def test_available_device_is_returned() -> None:
@@ -61,3 +74,60 @@ def test_out_of_memory_error_gives_advice() -> None:
 def test_other_runtime_errors_are_unchanged() -> None:
     with pytest.raises(RuntimeError, match="shapes"), advise_on_out_of_memory():
         raise RuntimeError("shapes do not match")
+
+
+class AppleTensor(torch.Tensor):
+    """A stand-in for a tensor on an Apple GPU: it cannot be float64, and NumPy cannot read it."""
+
+    is_mps = True  # type: ignore[assignment]  # a property of real tensors
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.cpu:
+            with torch._C.DisableTorchFunctionSubclass():
+                return args[0].view_as(args[0]).as_subclass(torch.Tensor)
+        result = super().__torch_function__(func, types, args, kwargs or {})
+        if func is torch.Tensor.numpy or (isinstance(result, AppleTensor) and result.dtype == torch.float64):
+            raise TypeError(f"{func} gives float64 or an array on an Apple GPU")
+        return result
+
+
+def application_on_apple(task: Task, n_labels: int = 0, **changes: object) -> Application:
+    """Return a random model whose tensors seem to be on an Apple GPU."""
+    tokenizer = train_tokenizer("characters", ["abcdefghij "])
+    settings: Table = {"d_model": 12, "n_layers": 1, "n_heads": 2, "context_length": 16, **changes}
+    model = make_model(task, tokenizer.vocab_size, ModelSettings.model_validate(settings), n_labels).eval()
+    for module in model.modules():
+        for tensors in (module._parameters, module._buffers):
+            own = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+            tensors.update({name: tensor.detach().as_subclass(AppleTensor) for name, tensor in own.items()})
+    labels = tuple("abc"[:n_labels])
+    return Classifier(model, tokenizer, labels) if task == "classify" else Generator(model, tokenizer)
+
+
+@pytest.mark.parametrize("problem", get_args(ProblemType))
+def test_classifiers_need_no_float64_on_an_apple_gpu(problem: ProblemType) -> None:
+    n_labels, balanced = 1 if problem == "regression" else 3, problem == "single_label_classification"
+    classifier = application_on_apple("classify", n_labels, problem_type=problem, ngrams=True, balanced=balanced)
+    assert isinstance(classifier, Classifier) and classifier.classify("abc bad")
+    outputs = classifier.outputs([np.arange(4)])
+    combined = classifier.combine(outputs, outputs)
+    assert combined.dtype == torch.float64 and not combined.is_mps
+
+
+@pytest.mark.parametrize("task", ["generate", "classify"])
+def test_inspection_needs_no_float64_on_an_apple_gpu(task: Task) -> None:
+    inspector = Inspector(application_on_apple(task, 3))
+    text = "abc bad"
+    assert inspector.lens(text) and inspector.token_nlls(text)
+    assert inspector.attribution(text) and inspector.logit_attribution(text) and inspector.paths(text)
+    assert inspector.arithmetic(text, inspector.heads[0]) and inspector.head_importance(text)
+    assert task == "generate" or inspector.occlusion(text)
+    assert inspector.positions() and inspector.ablate(text, inspector.heads[:1])
+
+
+def test_filters_need_no_float64_on_an_apple_gpu() -> None:
+    settings = DecodingSettings(temperature=1.0, top_p=0.9, typical_p=0.9, epsilon_cutoff=0.01, eta_cutoff=0.01)
+    sampling, logits = Sampling(settings=settings), torch.randn(2, 9).as_subclass(AppleTensor)
+    processed = sampling.process(logits)
+    assert not processed.is_mps and sampling.sample(processed, RowRng(1, [0, 1])).shape == (2,)

@@ -56,6 +56,11 @@ def copy_to(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     return tensor.to(device, non_blocking=device.type == "cuda")
 
 
+def to_float64(tensor: torch.Tensor) -> torch.Tensor:
+    """Convert a tensor to float64. A tensor on an Apple GPU, which has no float64, is copied to the CPU first."""
+    return (tensor.cpu() if tensor.is_mps else tensor).double()
+
+
 def copy_to_cpu(*tensors: torch.Tensor) -> Callable[[], list[list[Any]]]:
     """Start copying tensors to the CPU; return a function that waits for the copies and returns them as lists.
 

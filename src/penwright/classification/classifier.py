@@ -182,7 +182,7 @@ class Classifier:
         """
         if not self.model.settings.balanced:
             return outputs
-        return (outputs - self.model.log_prior.to(outputs)).log_softmax(-1)
+        return (outputs - self.model.log_prior.cpu().to(outputs)).log_softmax(-1)
 
     def linear_outputs(self, texts: Sequence[str]) -> Float[Tensor, "texts n_labels"] | None:
         """Return the outputs of the linear classifier, or None if there is no linear classifier."""
@@ -231,6 +231,6 @@ class Classifier:
         scores = {self.labels[label]: float(probabilities[label]) for label in order}
         if not is_set:
             return Classification(self.labels[order[0]], scores, warnings)
-        passes = probabilities >= self.model.thresholds.to(probabilities)
+        passes = probabilities >= self.model.thresholds.cpu().to(probabilities)
         labels = tuple(self.labels[label] for label in order if passes[label])
         return Classification(labels[0] if labels else None, scores, warnings, labels)

@@ -23,7 +23,7 @@ def mixed(
     encoder: Outputs, linear: Outputs, weights: Float[Tensor, "2"], problem: ProblemType = "single_label_classification"
 ) -> Outputs:
     """Return the outputs of the mixture in double precision: log-probabilities, multi-label logits, or scores."""
-    first, second = weights.double().cpu()
+    first, second = weights.cpu().double()
     outputs = first * encoder.double() + second * linear.double()
     return outputs.log_softmax(-1) if problem == "single_label_classification" else outputs
 

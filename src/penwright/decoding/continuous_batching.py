@@ -267,7 +267,8 @@ def _sample(rows: Sequence[RunningCompletion], possible: Logits) -> tuple[Int[Te
     """Sample the next tokens of rows with the same settings; also return the logits after penalties and filters."""
     histories = [row.history for row in rows if row.history is not None]
     processed = rows[0].sampling.process(possible, History.joined(histories) if histories else None)
-    return rows[0].sampling.sample(processed, JoinedRng([row.rng for row in rows])), processed
+    tokens = rows[0].sampling.sample(processed, JoinedRng([row.rng for row in rows]))
+    return tokens.to(possible.device), processed.to(possible.device)
 
 
 def log_probs_of(tokens: Int[Tensor, " rows"], logits: Logits) -> Float[Tensor, " rows"]:

@@ -65,7 +65,7 @@ def head_arithmetic(model: Model, reading: ForwardPass, head: Head) -> HeadArith
         hidden_states(model, reading)
     ((queries, keys, values, mask),) = recorded
     shared = head.number * len(keys) // len(queries)
-    q, k, v = (x.double().cpu().numpy() for x in (queries[head.number], keys[shared], values[shared]))
+    q, k, v = (x.cpu().double().numpy() for x in (queries[head.number], keys[shared], values[shared]))
     return _steps(head, reading, q, k, v, _allowed(mask, len(q), len(k)))
 
 

@@ -152,7 +152,7 @@ def positional_similarity(
     rope, embedding = rotary_positions(settings), embedding_of(model, side)
     encodings = _added(embedding, n_positions) if rope is None else _circles(rope, n_positions)
     waves = embedding.positions if rope is None else rope
-    frequencies = None if isinstance(waves, Learned) or waves is None else waves.frequencies.double().cpu().numpy()
+    frequencies = None if isinstance(waves, Learned) or waves is None else waves.frequencies.cpu().double().numpy()
     lengths = np.linalg.norm(encodings, axis=1, keepdims=True)
     unit = encodings / np.where(lengths > 0, lengths, 1)
     return PositionalSimilarity(settings.positions.type, encodings, frequencies, unit @ unit.T)
@@ -162,7 +162,7 @@ def positional_similarity(
 def _added(embedding: Embedding, n_positions: int) -> Float64[np.ndarray, "positions width"]:
     assert embedding.positions is not None
     places = torch.arange(n_positions, device=embedding.tokens.weight.device)[None]
-    encodings: Float64[np.ndarray, "positions width"] = embedding.positions(places)[0].double().cpu().numpy()
+    encodings: Float64[np.ndarray, "positions width"] = embedding.positions(places)[0].cpu().double().numpy()
     return encodings
 
 

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from penwright.decoding.batches import diverged
+from penwright.devices import to_float64
 from penwright.errors import UsageError
 from penwright.model import Model, evaluating
 from penwright.model.block import Stack
@@ -159,7 +160,7 @@ def logits_of(model: Model, hidden: Float[Tensor, "*positions d_model"]) -> Floa
         logits = logits - model.log_prior
     if logits.isnan().any():
         raise diverged()
-    return logits.double()
+    return to_float64(logits)
 
 
 def scores(model: Model, reading: ForwardPass, position: int, rows: int = 1) -> Float[Tensor, "rows outcomes"]:

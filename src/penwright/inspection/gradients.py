@@ -91,7 +91,8 @@ def attribution(
 
         gradients = _gradients(outcome, baseline, differences, *_line(method, n_steps))
         own, base = float(outcome(inputs)), float(outcome(baseline))
-    values = torch.cat([(d * g)[0].double().sum(-1) for d, g in zip(differences, gradients, strict=True)]).cpu().numpy()
+    products = [(d * g)[0].cpu().double() for d, g in zip(differences, gradients, strict=True)]
+    values = torch.cat([product.sum(-1) for product in products]).numpy()
     return Attribution(
         method,
         names[objective.outcome],

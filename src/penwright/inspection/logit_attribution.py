@@ -180,7 +180,7 @@ def logit_attribution(
     if isinstance(model, EncoderOnly) and model.settings.balanced:
         bias = output.bias - model.log_prior
     other = weight.mean(0) if objective.against is None else weight[objective.against]
-    values = (parts @ (weight[objective.outcome] - other).to(parts)).double()
+    values = (parts @ (weight[objective.outcome] - other).to(parts)).cpu().double()
     if bias is not None:
         values[BIASES] += float(
             bias[objective.outcome] - (bias.mean() if objective.against is None else bias[objective.against])
@@ -192,7 +192,7 @@ def logit_attribution(
         objective.position,
         float(logits[objective.outcome] - (logits.mean() if objective.against is None else logits[objective.against])),
         ("biases", *contributions.names[1:]),
-        values.cpu().numpy(),
+        values.numpy(),
     )
 
 

@@ -113,7 +113,7 @@ def paths(
         for stack in recording.stacks:
             for sites, part_names, vectors in _sites(recording, stack):
                 pulled = _pulled(model, sites, stack, vectors, objective, gradients)
-                estimates = torch.einsum("cpd,spd->sc", vectors, pulled).double().tolist()
+                estimates = torch.einsum("cpd,spd->sc", vectors, pulled).cpu().double().tolist()
                 for site, row in zip(sites, estimates, strict=True):
                     parts = list(zip(row, part_names, strict=True))
                     candidates += [(value, name, site) for value, name in parts[BIASES + 1 :]]

@@ -18,6 +18,7 @@ from torch import Tensor
 from penwright.application import Application, ModelKind
 from penwright.classification.classifier import Classification, Classifier
 from penwright.decoding.requests import Request, TokenUpdate
+from penwright.devices import to_float64
 from penwright.errors import PenwrightError, UsageError
 from penwright.generation.generator import Generator
 from penwright.inspection import Inspector
@@ -134,7 +135,7 @@ class ModelWorker:
     @cached_property
     def logits(self) -> Callable[[tuple[int, ...]], Float[Tensor, " vocab_size"]]:
         """A function that returns the logits of the next token. Its cache makes it fast to try other settings."""
-        return lru_cache(maxsize=32)(lambda tokens: self.generator.next_logits(tokens).double())
+        return lru_cache(maxsize=32)(lambda tokens: to_float64(self.generator.next_logits(tokens)))
 
     @cached_property
     def completion_worker(self) -> CompletionWorker:

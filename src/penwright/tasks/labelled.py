@@ -116,7 +116,7 @@ def target_table(context: RunContext, corpus: AnyCorpus) -> Float[Tensor, "value
     if problem == "single_label_classification":
         return None
     if problem == "regression":
-        mean, deviation = classifier_model(context).scale.double().cpu()
+        mean, deviation = classifier_model(context).scale.cpu().double()
         scores = torch.tensor([float(value) for value in corpus.label_values], dtype=torch.double)
         return ((scores - mean) / deviation).float()[:, None]
     index_of = label_indices(labels)

@@ -74,13 +74,17 @@ class Sampling:
         return bool(self.biases or given.repetition_penalty != 1 or any(penalties))
 
     def process(self, logits: Logits, history: History | None = None) -> Logits:
-        """Return the logits of the distribution to draw from, without XTC, which needs a random number."""
+        """Return the logits of the distribution to draw from, without XTC, which needs a random number.
+
+        The logits of an Apple GPU are moved to the CPU, unless the choice is deterministic.
+        """
         if self.banned:
             logits = ban(logits, self.banned)
         if history is not None:
             logits = self._apply_penalties(logits, history)
         if self.greedy:
             return logits
+        logits = logits.cpu() if logits.is_mps else logits  # the filters need float64, which an Apple GPU lacks
         logits = with_temperature(logits, self.settings.temperature)
         for name, keep in FILTERS.items():
             value = getattr(self.settings, name)
@@ -111,19 +115,17 @@ class Sampling:
 
     def choose(self, logits: Logits, history: History | None, rng: "Draws | None") -> Int[Tensor, " rows"]:
         """Choose the next token of each row; `rng` (random numbers) may be None if the choice is deterministic."""
-        return self.sample(self.process(logits, history), rng)
+        return self.sample(self.process(logits, history), rng).to(logits.device)
 
     def sample(self, processed: Logits, rng: "Draws | None") -> Int[Tensor, " rows"]:
         """Draw the next token of each row from the logits that process() returns."""
         if self.greedy:
             return argmax(processed)
         assert rng is not None
-        device = processed.device
-        processed = processed.cpu() if device.type == "mps" else processed  # MPS has no 64-bit floats
         if self.settings.xtc_probability:
             rows = copy_to(rng.next(), processed.device) < self.settings.xtc_probability
             processed = exclude_top_choices(processed, self.settings.xtc_threshold, rows)
-        return draw(processed, copy_to(rng.next(), processed.device)).to(device)
+        return draw(processed, copy_to(rng.next(), processed.device))
 
 
 def argmax(logits: Logits) -> Int[Tensor, " rows"]:
