@@ -104,6 +104,32 @@ def test_killed_run_resumes_to_the_same_weights(
     assert (killed / "metrics.jsonl").read_text().count("\n") == 3  # steps 0, 3 and 6
 
 
+def test_held_out_texts_that_a_base_knows_are_counted(runs: Path, corpora: Path, tmp_path: Path) -> None:
+    text, base, newer = tmp_path / "labels.csv", tmp_path / "base", tmp_path / "newer"
+    shutil.copy(corpora / "labels.csv", text)
+    for run, finetuning in ((base, ""), (newer, f'\n[finetuning]\nbase = "{base}"\n')):
+        shutil.copytree(runs / "classifier", run)
+        recipe = (run / "recipe.toml").read_text(encoding="utf-8").partition("\n")[2]
+        moved = recipe.replace(str(corpora / "labels.csv"), str(text))
+        (run / "recipe.toml").write_text(moved + finetuning, encoding="utf-8")
+    said = list[str]()
+    tuned: Table = {"data": {"train": [str(text)]}, "training": {"steps": 1}, "finetuning": {"base": str(newer)}}
+
+    def notes(seed: int) -> list[str]:
+        said.clear()
+        prepare({**tuned, "seed": seed}, said.append)
+        return [line for line in said if "too optimistic" in line]
+
+    assert not notes(open_run(base).recipe.seed), "the same split"
+    known = notes(5)
+    assert [str(run) in line for run, line in zip((newer, base), known, strict=True)] == [True, True]
+    assert all("held-out texts also occur in the training text" in line for line in known)
+    with text.open("a", encoding="utf-8") as file:
+        file.write("one more film,good\n")
+    changed = notes(5)
+    assert len(changed) == 2 and all("has changed since then" in line for line in changed)
+
+
 def test_keep_old_averages_the_weights_with_those_of_the_base(
     penwright: Command, runs: Path, new_text: Path, tmp_path: Path
 ) -> None:

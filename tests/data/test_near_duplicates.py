@@ -10,7 +10,7 @@ import pytest
 from penwright.config import Table, merge
 from penwright.data import near_duplicates
 from penwright.data.near_duplicates import near_duplicates_note
-from penwright.workflows import plan
+from penwright.workflows import leaks
 from penwright.workflows.plan import prepare
 
 LONG = "the quick brown fox jumps over the lazy dog near the river bank"
@@ -62,7 +62,7 @@ def test_note_is_made_once_for_each_split(settings: Table, monkeypatch: pytest.M
         notes.append(f"note {len(notes)}")
         return notes[-1]
 
-    monkeypatch.setattr(plan, "near_duplicates_note", note)
+    monkeypatch.setattr(leaks, "near_duplicates_note", note)
     for seed in (1, 2):  # as for two members of an ensemble, which share the held-out texts
         member = merge(settings, {"seed": seed, "data": {"seed": 1}})
         assert "note 0" in prepare(member).corpus.report.notes
@@ -84,8 +84,8 @@ def test_slow_comparison_is_announced(settings: Table, monkeypatch: pytest.Monke
         compared.set()
         return ""
 
-    monkeypatch.setattr(plan, "SECONDS_IN_SILENCE", 0.01)
-    monkeypatch.setattr(plan, "near_duplicates_note", note)
+    monkeypatch.setattr(leaks, "SECONDS_IN_SILENCE", 0.01)
+    monkeypatch.setattr(leaks, "near_duplicates_note", note)
     prepare(settings, say)
     assert announced.is_set()
 
@@ -107,3 +107,18 @@ def test_planning_works_from_a_source_folder(settings: Table, monkeypatch: pytes
 
     monkeypatch.setattr(Distribution, "from_name", not_installed)
     assert prepare(settings).corpus.report.notes
+
+
+@pytest.mark.parametrize(
+    ("task", "unit", "rows"),
+    [
+        ("translate", "sources", [f"{LONG} {'abcde'[n % 5]} {n}!\t{LONG} {n}\n" for n in range(200)]),
+        ("generate", "lines", [f"{LONG} {n % 20}\n" for n in range(200)]),
+    ],
+)
+def test_copies_among_pairs_and_lines_are_counted(settings: Table, task: str, unit: str, rows: list[str]) -> None:
+    path = Path(settings["data"]["train"][0]).with_suffix(".tsv" if task == "translate" else ".txt")
+    path.write_text("".join(rows), encoding="utf-8")
+    notes = prepare({"task": task, "data": {"train": [str(path)]}, "training": {"steps": 1}}).corpus.report.notes
+    (note,) = (note for note in notes if "may be too optimistic" in note)
+    assert f"held-out {unit} " in note and "--group" not in note

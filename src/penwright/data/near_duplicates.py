@@ -12,30 +12,32 @@ SIMILAR = 0.6  # minimum share of the shingles of two texts that both have (Jacc
 MOST_CHARACTERS = 5_000_000  # maximum number of characters to compare, of training texts and of held-out texts
 MOST_OWNERS = 20  # maximum number of sets of shingles to look up for a shingle, which may be boilerplate
 N_EXAMPLES = 2
-ADVICE = "so the scores may be too optimistic. If a column says which texts belong together, name it: --group COLUMN"
+ADVICE = ". If a column says which texts belong together, name it: --group COLUMN"
 Shingles = frozenset[int]  # the hashes of all sequences of SHINGLE words in a text
 
 
-def near_duplicates_note(training: Iterable[str], held_out: Iterable[str]) -> str:
+def near_duplicates_note(training: Iterable[str], held_out: Iterable[str], unit: str = "text") -> str:
     """Return a note on held-out texts that are nearly the same as a training text; "" if there are none.
 
     Two texts are nearly the same if at least 60 % of their sequences of four words are in both. Case, digits and
-    punctuation do not count. Of large corpora, only the first texts are compared.
+    punctuation do not count. Of large corpora, only the first texts are compared. `unit` is "source" for pairs, which
+    have no groups.
     """
     left = iter(held_out)
     texts: dict[Shingles, list[str]] = {}
     for text in _first_characters(left):
         texts.setdefault(_shingles(text), []).append(text)
     is_all = next(left, None) is None
-    found = _found(training, texts)
-    if not found:
+    similar = _found(training, texts)
+    if not similar:
         return ""
-    pairs = [(found[each], same[0]) for each, same in texts.items() if each in found][:N_EXAMPLES]
-    examples = "; ".join(f"{_shown(one)} and {_shown(other)}" for one, other in pairs)
-    n_found, n_texts = (sum(len(texts[each]) for each in some) for some in (found, texts))
-    of = f"{n_found:,} of {'' if is_all else 'the first '}{count(n_texts, 'held-out text')}"
+    pairs = [(similar[each], same[0]) for each, same in texts.items() if each in similar][:N_EXAMPLES]
+    shown = "; ".join(f"{_shown(one)} and {_shown(other)}" for one, other in pairs)
+    n_found, n_texts = (sum(len(texts[each]) for each in some) for some in (similar, texts))
+    of = f"{n_found:,} of {'' if is_all else 'the first '}{count(n_texts, f'held-out {unit}')}"
     are = "is" if n_found == 1 else "are"
-    return f"{of} {are} nearly the same as a training text (such as {examples}), {ADVICE}"
+    found = f"{of} {are} nearly the same as a training {unit} (such as {shown}), so the scores may be too optimistic"
+    return f"{found}{ADVICE if unit == 'text' else ''}"
 
 
 def _found(training: Iterable[str], held_out: Iterable[Shingles]) -> dict[Shingles, str]:

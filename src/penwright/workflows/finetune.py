@@ -20,6 +20,7 @@ from penwright.text import words
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.vocabulary import can_change, extended, trimmed
 from penwright.training.auto.planner import FEW_LABELS
+from penwright.workflows.leaks import texts_known_to_base
 from penwright.workflows.load import HEAD_SETTINGS, OpenedRun, base_weights, open_base, open_run
 from penwright.workflows.old_text import old_texts, require_old_text
 
@@ -99,6 +100,8 @@ def require_suitable(recipe: Recipe, corpus: AnyCorpus, tokenizer: Tokenizer | N
     if tokenizer is None and recipe.lora is None and not recipe.finetuning.freeze_embeddings:
         for note in _finely_split_text(base, TASKS[recipe.task].texts(corpus)):
             say(note)
+    for note in texts_known_to_base(recipe, base, corpus, say):
+        say(note)
     languages, known = languages_between(corpus.names), base.card.languages
     turned = known and Languages(known.target, known.source)
     if languages and known and turned and same_languages(languages, turned) and not same_languages(turned, known):

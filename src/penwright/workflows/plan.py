@@ -4,9 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from pathlib import Path
-from threading import Timer
 
-from penwright import __version__
 from penwright.config import (
     BUDGETS,
     DataSettings,
@@ -22,14 +20,13 @@ from penwright.data.conversations import Conversation
 from penwright.data.corpus import Document, LabelKind, Labelled, Pair, ReadingOptions
 from penwright.data.detection import detect_task
 from penwright.data.globs import WILDCARD
-from penwright.data.near_duplicates import near_duplicates_note
 from penwright.data.paths import is_pattern, is_pipe_name
 from penwright.devices import available_memory
 from penwright.errors import PenwrightError, Say, Undecided, UsageError, say_nothing
 from penwright.formats.tokenizer_source import read_tokenizer_source
 from penwright.run.checkpoints import WEIGHTS
 from penwright.run.folder import Run
-from penwright.storage import remember, require_writable_cache
+from penwright.storage import require_writable_cache
 from penwright.tasks import TASKS, AnyCorpus, reading_of
 from penwright.text import BETWEEN_TEXTS, count
 from penwright.tokenizers import Tokenizer
@@ -40,6 +37,7 @@ from penwright.training.auto.machine import Machine, choose_machine
 from penwright.training.auto.planner import make_plan
 from penwright.training.auto.throughput import throughput_meter
 from penwright.workflows.finetune import changed_tokenizer, has_few_labels, require_suitable, share_of_few, with_base
+from penwright.workflows.leaks import with_near_duplicates
 from penwright.workflows.load import open_run
 from penwright.workflows.make_trainer import require_dropout
 
@@ -47,7 +45,6 @@ SCORE = "score"  # name of the regression task: `classify` with numbers instead 
 HEADS = ("n_heads", "n_kv_heads", "d_head")  # settings that must be consistent with the width of the model
 N_EXAMPLES = 3  # number of examples to show before training
 FEWEST_CHARACTERS = 100  # minimum length in characters of a text on which a model can learn to generate text
-SECONDS_IN_SILENCE = 1.0  # time after which a message says what takes so long
 SEEN_FOR_FACTS = 2_000_000  # maximum number of characters to read for counting the distinct characters
 
 
@@ -115,8 +112,6 @@ def prepare(settings: Table, say: Say = say_nothing) -> Prepared:
     if (are_few := has_few_labels(first, settings, corpus)) and (share := share_of_few(first, settings)):
         settings = merge(settings, {"data": {"held_out": share}})
         corpus = TASKS[first.task].open_corpus(first.data.train, replace(reading, held_out=share))
-    if first.task == "classify":
-        corpus = _with_near_duplicates(corpus, say)
     settings = merge(settings, _found_in(corpus))
     if tokenizer is None and (tokenizer := changed_tokenizer(first, corpus, say)):
         settings = merge(settings, {"tokenizer": {"vocab_size": tokenizer.vocab_size}})
@@ -137,6 +132,8 @@ def prepare(settings: Table, say: Say = say_nothing) -> Prepared:
 
     if hints and hints != reading.hints:  # chosen by the plan
         corpus = TASKS[first.task].open_corpus(first.data.train, replace(reading, hints=hints))
+    if first.task != "chat":
+        corpus = with_near_duplicates(corpus, say)
     return Prepared(plan, corpus, machine, reason, tokenizer, replan)
 
 
@@ -165,24 +162,6 @@ def _found_in(corpus: AnyCorpus) -> Table:
     problem_type, separator = corpus.label_kind
     data: Table = {"data": {"label_separator": separator}} if separator else {}
     return merge(pairs, {"model": {"problem_type": problem_type}}, data)
-
-
-def _with_near_duplicates(corpus: AnyCorpus, say: Say) -> AnyCorpus:
-    """Return the corpus with a note on held-out texts that are nearly the same as a training text, if there are any.
-
-    The note is cached: an ensemble needs it for each member, and the studio for each change of a plan.
-    """
-    training, held_out = (
-        (each.text for each in part if isinstance(each, Labelled)) for part in (corpus.training, corpus.held_out)
-    )
-    key = ["near-duplicates", __version__, corpus.fingerprint, corpus.report.split]
-    timer = Timer(SECONDS_IN_SILENCE, say, ["looking for near-duplicates of training texts among the held-out texts"])
-    timer.start()
-    try:
-        note = remember(key, lambda: {"note": near_duplicates_note(training, held_out)})["note"]
-    finally:
-        timer.cancel()
-    return replace(corpus, report=replace(corpus.report, notes=(*corpus.report.notes, note))) if note else corpus
 
 
 def _require_enough(recipe: Recipe, corpus: AnyCorpus) -> None:
