@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from penwright.cli.main import app
 from penwright.data.batches import TextBatch
-from penwright.errors import PenwrightError
+from penwright.errors import Interrupted, PenwrightError
 from penwright.run.checkpoints import DamagedCheckpoint, Record
 from penwright.run.folder import Run
 from penwright.training.distributed import launcher
@@ -236,6 +236,13 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("text") / "rhyme.txt"
     path.write_text("".join(f"{n} green bottles hanging on the wall\n" for n in range(200)), encoding="utf-8")
     return path
+
+
+def test_end_of_rank_0_interrupts_the_wait_for_its_weights() -> None:
+    store = HashStore()
+    Ranks(0, 2, store).publish(None)
+    with pytest.raises(Interrupted, match="rank 0 has ended"):
+        Ranks(1, 2, store).broadcast(None)
 
 
 def test_restarted_ranks_agree_on_a_new_store_prefix() -> None:

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from penwright.data.batches import AnyBatch
+from penwright.errors import Interrupted
 from penwright.run.checkpoints import Record, Tensors
 from penwright.training.distributed.launcher import OVER, Heartbeat, env_int, is_launched
 
@@ -138,8 +139,9 @@ class Ranks:
             kinds = {name: (str(t.dtype).removeprefix("torch."), list(t.shape)) for name, t in tensors.items()}
             self.publish(kinds)
         else:
-            received = (self.receive() or {}).items()
-            tensors = {name: torch.empty(shape, dtype=getattr(torch, kind)) for name, (kind, shape) in received}
+            if (received := self.receive()) is None:
+                raise Interrupted("rank 0 has ended")
+            tensors = {name: torch.empty(shape, dtype=getattr(torch, kind)) for name, (kind, shape) in received.items()}
         whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
         for tensor in whole.values():
             dist.broadcast(tensor, 0)
