@@ -22,8 +22,9 @@ from torch.distributed import HashStore
 from typer.testing import CliRunner
 
 from penwright.cli.main import app
+from penwright.config import Table
 from penwright.data.batches import TextBatch
-from penwright.errors import Interrupted, PenwrightError
+from penwright.errors import Interrupted, PenwrightError, UsageError
 from penwright.run.checkpoints import DamagedCheckpoint, Record
 from penwright.run.folder import Run
 from penwright.training.distributed import launcher
@@ -31,6 +32,7 @@ from penwright.training.distributed.launcher import SILENT_BEATS, Heartbeat
 from penwright.training.distributed.parallel import ShardedSaver, choose_parallelism
 from penwright.training.distributed.ranks import ALONE, Ranks, agree_on_prefix
 from penwright.workflows.make_trainer import has_extended, is_restarted
+from penwright.workflows.plan import prepare
 
 SETTINGS = {
     "model.d_model": 16,
@@ -243,6 +245,13 @@ def test_end_of_rank_0_interrupts_the_wait_for_its_weights() -> None:
     Ranks(0, 2, store).publish(None)
     with pytest.raises(Interrupted, match="rank 0 has ended"):
         Ranks(1, 2, store).broadcast(None)
+
+
+@pytest.mark.parametrize("data", [{"train": ["-"]}, {"train": ["text.txt"], "validation": "/dev/fd/63"}])
+def test_several_processes_refuse_to_share_a_pipe(data: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penwright.workflows.make_trainer.joined", lambda: Ranks(0, 2))
+    with pytest.raises(UsageError, match=r"pipe.*file"):
+        prepare({"data": data})
 
 
 def test_restarted_ranks_agree_on_a_new_store_prefix() -> None:

@@ -11,6 +11,7 @@ import torch
 from penwright.config import Recipe
 from penwright.data.blocks import is_pipe
 from penwright.data.corpus import Labelled
+from penwright.data.paths import is_pipe_name
 from penwright.devices import available_memory
 from penwright.errors import PenwrightError, UsageError
 from penwright.model import Model, make_model
@@ -28,7 +29,7 @@ from penwright.tokenizers import Tokenizer
 from penwright.training.auto.machine import Machine, memory_of_rank
 from penwright.training.distributed.launcher import env_int, job, note_run
 from penwright.training.distributed.parallel import SHARDED_TASKS, ShardedSaver, choose_parallelism
-from penwright.training.distributed.ranks import Ranks
+from penwright.training.distributed.ranks import Ranks, joined
 from penwright.training.observers import Observer, notify
 from penwright.training.trainer import Trainer
 from penwright.workflows.background import BYTES_PER_PARAMETER, COMPILER_BYTES, is_possible
@@ -152,6 +153,12 @@ def compiles_later(recipe: Recipe, machine: Machine, vocab_size: int, n_labels: 
     # the decoding steps may be compiled at the same time
     compilers = 2 * COMPILER_BYTES + BYTES_PER_PARAMETER * size.parameters
     return available_memory() >= 2 * size.training_bytes + compilers
+
+
+def require_no_shared_pipe(paths: Sequence[str]) -> None:
+    """Raise UsageError if several ranks would read the same pipe. Each rank reads all of the text."""
+    if joined().size > 1 and any(is_pipe_name(path) or is_pipe(Path(path)) for path in paths):
+        raise UsageError("several processes cannot read the same pipe. Save the text as a file")
 
 
 def require_dropout(recipe: Recipe) -> None:

@@ -39,7 +39,7 @@ from penwright.training.auto.throughput import throughput_meter
 from penwright.workflows.finetune import changed_tokenizer, has_few_labels, require_suitable, share_of_few, with_base
 from penwright.workflows.leaks import with_near_duplicates
 from penwright.workflows.load import open_run
-from penwright.workflows.make_trainer import require_dropout
+from penwright.workflows.make_trainer import require_dropout, require_no_shared_pipe
 
 SCORE = "score"  # name of the regression task: `classify` with numbers instead of labels
 HEADS = ("n_heads", "n_kv_heads", "d_head")  # settings that must be consistent with the width of the model
@@ -92,6 +92,7 @@ def prepare(settings: Table, say: Say = say_nothing) -> Prepared:
     paths = one_or_more(data.get("train", ()))
     if not paths:
         raise UsageError("nothing to train on: name a file, a folder or hub:NAME")
+    require_no_shared_pipe([*paths, *one_or_more(data.get("validation", ()))])
     require_writable_cache()  # if the cache is not writable, fail before the text is read
     settings = without_score_task(settings)
     requested, encoding = settings.get("task"), data.get("encoding")
@@ -121,7 +122,6 @@ def prepare(settings: Table, say: Say = say_nothing) -> Prepared:
     facts = _facts(first, corpus)._replace(has_few_labels=are_few)
     say("timing a few training steps on this machine")
     measure = throughput_meter(machine, first.task, len(corpus.labels), first.lora)
-
     plan = make_plan(facts, settings, measure, machine.device)
     require_dropout(plan.recipe)
     hints = plan.recipe.data.dictionary_hints
