@@ -51,14 +51,17 @@ def _without(batch: Batch, ignored: int) -> Batch:
     return replace(batch, targets=targets, n_targets=int((targets != IGNORED).sum()))
 
 
-def text_scores(total: NegativeLogLikelihood, n_bytes: int, n_unknown: int = 0) -> tuple[Score, ...]:
+def text_scores(total: NegativeLogLikelihood, n_bytes: int, n_unknown: int = 0, change: str = "") -> tuple[Score, ...]:
     """Return nats per token and bits per byte of a held-out text with `n_bytes` bytes in UTF-8.
 
     Bits per byte count all bits needed to restore the text. A character unknown to the tokenizer therefore costs the
-    bits of the unknown token, plus the bits that identify the character.
+    bits of the unknown token, plus the bits that identify the character. What else the tokenizer changes costs nothing,
+    so `change`, an example of it, is part of the note.
     """
     bits = total.nats / log(2) + n_unknown * log2(N_UNICODE_CHARACTERS)
     note = f"{n_bytes:,} held-out bytes"
     if n_unknown:
         note += f", with {count(n_unknown, 'unknown character')} at {log2(N_UNICODE_CHARACTERS):.1f} extra bits each"
+    if change:
+        note += f"; cannot be compared across tokenizers, since this one changes the text: {change}"
     return Score("nats per token", total.mean), Score("bits per byte", bits / max(1, n_bytes), note=note)

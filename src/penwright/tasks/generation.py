@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from math import ceil
+from os.path import commonprefix
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +20,7 @@ from penwright.evaluation.scores import Sample, Score
 from penwright.generation.generator import Generator
 from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
 from penwright.text import first_words
+from penwright.tokenizers.foreign import ForeignTokenizer
 
 N_PROMPTS, WORDS = 2, 3  # number of default prompts for samples, and number of words per prompt
 SAMPLE_TOKENS, FEW_TOKENS = 150, 50  # tokens per sample: by default, and for slow imported models on a CPU
@@ -27,6 +30,9 @@ EVALUATED_PER_MINUTE = 60_000  # maximum number of tokens evaluated per minute o
 MOST_COMPUTED = 5 * 10**11
 LONGEST_WINDOW = 1024  # maximum window for imported models, in tokens, as in transformers' examples
 COUNTED = 5_000_000  # maximum number of training tokens for the baselines, to limit memory and time
+# Number of characters of the held-out text in which unknown tokens are measured, and in which changes are sought.
+CHECKED, COMPARED = 1_000_000, 50_000
+LONGEST_EXAMPLE = 20  # maximum number of characters of a word in an example
 TEXT_COLUMNS, LABEL_COLUMNS = ("text",), ()
 
 open_corpus, open_evaluation = open_text, open_evaluation_text
@@ -41,7 +47,11 @@ def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:
 
 def texts(corpus: AnyCorpus) -> Iterator[str]:
     """Yield the chunks of the training documents."""
-    for document in corpus.training:
+    yield from _chunks(corpus.training)
+
+
+def _chunks(part: AnyPart) -> Iterator[str]:
+    for document in part:
         assert isinstance(document, Document)
         yield from document.chunks
 
@@ -68,13 +78,56 @@ def _window_stride(context: RunContext) -> int:
 
 
 def _scores(context: RunContext, one_in: int) -> Sequence[Score]:
-    tokens, unknown = context.held_out.column("text").tokens, context.tokenizer.unknown_id
+    tokens, tokenizer = context.held_out.column("text").tokens, context.tokenizer
     windows = batches(context, context.held_out).in_order(one_in)
-    total = negative_log_likelihood(context.model, windows, context.device, ignored=context.tokenizer.end_id)
-    if one_in > 1 or not context.tokenizer.begins:  # without a start token, the first token of a text is not scored
+    total = negative_log_likelihood(context.model, windows, context.device, ignored=tokenizer.end_id)
+    if one_in > 1 or not tokenizer.begins:  # without a start token, the first token of a text is not scored
         total = NegativeLogLikelihood(total.mean * len(tokens), len(tokens))
-    n_unknown = 0 if unknown is None else int((tokens[:] == unknown).sum())
-    return text_scores(total, context.corpus.held_out_bytes, n_unknown)
+    n_unknown, change = 0 if tokenizer.unknown_id is None else int((tokens[:] == tokenizer.unknown_id).sum()), ""
+    if isinstance(tokenizer, ForeignTokenizer):
+        held_out = context.corpus.held_out
+        n_unknown = n_unknown and round(n_unknown * _characters_per_unknown(tokenizer, held_out))
+        change = _example_of_change(tokenizer, held_out)
+    return text_scores(total, context.corpus.held_out_bytes, n_unknown, change)
+
+
+@lru_cache(maxsize=1)
+def _characters_per_unknown(tokenizer: ForeignTokenizer, part: AnyPart) -> float:
+    """Return the mean number of characters for which an unknown token stands at the beginning of the text."""
+    parts, n_read = list[str](), 0
+    for chunk in _chunks(part):
+        parts += tokenizer.unknown_parts(chunk)
+        n_read += len(chunk)
+        if n_read >= CHECKED:
+            break
+    return sum(map(len, parts)) / len(parts) if parts else 1.0
+
+
+@lru_cache(maxsize=1)
+def _example_of_change(tokenizer: ForeignTokenizer, part: AnyPart) -> str:
+    """Return an example of what the tokenizer changes apart from unknown characters, or "" if nothing changes.
+
+    The beginning of the text is encoded and decoded, two lines at a time.
+    """
+    n_read = 0
+    for chunk in _chunks(part):
+        lines = [*chunk[: COMPARED - n_read].split("\n"), ""]
+        for before in (f"{line}\n{following}".strip() for line, following in pairwise(lines)):
+            ids = tokenizer.encode(before)
+            if (after := tokenizer.decode(ids)) != before and tokenizer.unknown_id not in ids:
+                return _first_difference(before.split(), after.split())
+        n_read += len(chunk)
+        if n_read >= COMPARED:
+            break
+    return ""
+
+
+def _first_difference(before: Sequence[str], after: Sequence[str]) -> str:
+    for old, new in zip(before, after, strict=False):
+        if old != new:
+            begin = len(commonprefix([old, new]))
+            return f"'{old[begin:][:LONGEST_EXAMPLE]}' becomes '{new[begin:][:LONGEST_EXAMPLE]}'"
+    return "white space is lost"
 
 
 def baselines(context: RunContext, *, whole: bool = False) -> Sequence[Score]:
@@ -128,7 +181,6 @@ def _default_prompts(part: AnyPart) -> list[str]:
 
     The result is cached, because finding these lines may require reading a whole file.
     """
-    chunks = (chunk for document in part if isinstance(document, Document) for chunk in document.chunks)
-    lines = [line[:200] for line in next(chunks, "").split("\n") if any(map(str.isalpha, line[:200]))]
+    lines = [line[:200] for line in next(_chunks(part), "").split("\n") if any(map(str.isalpha, line[:200]))]
     lines.sort(key=lambda line: next(filter(str.isalpha, line)).islower())
     return [first_words(line, WORDS) for line in lines[:N_PROMPTS]] or ["\n"]

@@ -164,9 +164,13 @@ class ForeignTokenizer(Tokenizer):
 
     def unknown_characters(self, text: str) -> list[str]:
         """Return the distinct parts of the text that become the unknown token, in order of appearance."""
+        return list(dict.fromkeys(self.unknown_parts(text)))
+
+    def unknown_parts(self, text: str) -> list[str]:
+        """Return each part of the text that becomes an unknown token: a character, several, or a whole word."""
         encoding = self._encoding(_clean(text))
         spans = zip(self._ids[encoding.ids].tolist() if encoding.ids else [], encoding.offsets, strict=True)
-        return list(dict.fromkeys(text[slice(*span)] for token, span in spans if token == self.unknown_id))
+        return [text[slice(*span)] for token, span in spans if token == self.unknown_id]
 
     @property
     def pieces(self) -> list[str]:
