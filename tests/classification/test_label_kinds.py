@@ -401,7 +401,8 @@ def test_texts_of_the_base_keep_their_own_labels(tmp_path: Path) -> None:
     train(prepare(base), tmp_path / "base")
     tuned = {"data": {"train": write_table("new.csv", ["c", "a;b;c", "b", "a"])}}
     tuned["finetuning"] = {"base": str(tmp_path / "base"), "keep_old": 0.5}
-    context = _begin(prepare(merge(settings, tuned)), Run.create(tmp_path / "tuned"), [])
+    said = list[str]()
+    context = _begin(prepare(merge(settings, tuned), said.append), Run.create(tmp_path / "tuned"), [])
     assert context.training is not None
     mixed_in = with_old_text(context, TASKS["classify"].batches(context, context.training))
     assert isinstance(mixed_in, MixedBatches) and context.card.labels == ("a", "b", "c")
@@ -412,3 +413,6 @@ def test_texts_of_the_base_keep_their_own_labels(tmp_path: Path) -> None:
     }
     rows = {"a;b": (1, 1, 0), "b;c": (0, 1, 1), "c": (0, 0, 1), "a": (1, 0, 0)}
     assert seen and seen <= {(str(n), rows[cell]) for n, cell in enumerate(cells * 20)}
+    held_out = {each.text.split()[-1] for each in context.corpus.held_out}
+    assert held_out.isdisjoint(number for number, _ in seen)
+    assert any("are not mixed in, because they are now held out" in line for line in said)

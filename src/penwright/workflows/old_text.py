@@ -1,17 +1,23 @@
 """The texts that the base of a fine-tuned run was trained on, which `finetuning.keep_old` mixes into the new text."""
 
+import hashlib
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, compress, pairwise
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from penwright.config import Recipe
 from penwright.data.batches import Batches, MixedBatches
 from penwright.data.bucketing import AnyBatches
+from penwright.data.corpus import Corpus
+from penwright.data.repeats import keys_of
 from penwright.errors import PenwrightError, Say
 from penwright.formats.pretrained import listed
 from penwright.run.folder import RECIPE, Run
 from penwright.run.provenance import corpus_record
 from penwright.tasks import TASKS, AnyCorpus, RunContext, reading_of, token_store
+from penwright.text import count
 from penwright.workflows.evaluate import require_unchanged, with_resolved_paths
 from penwright.workflows.load import OpenedRun, open_base, open_run
 
@@ -34,7 +40,15 @@ def require_old_text(recipe: Recipe, base: OpenedRun, corpus: AnyCorpus, say: Sa
         raise PenwrightError(f"{refused}: its task is {task}, and the task of this run is {recipe.task}")
     if base.card.labels != corpus.labels:
         raise PenwrightError(f"{refused}: its labels ({listed(base.card.labels)}) differ from those of this text")
-    for newer, older in pairwise(old_texts(recipe)):
+    found = old_texts(recipe)
+    for old in found:
+        n, n_mixed_in = (len(part) for part in (old.corpus.training, _without_held_out(old, corpus).training))
+        if not n_mixed_in:
+            raise PenwrightError(f"{refused}: all of its texts are now held out. Leave out --keep-old")
+        if n_mixed_in < n:
+            said = f"{n - n_mixed_in:,} of {count(n, old.corpus.report.unit)} of {old.run.folder}"
+            say(f"{said} are not mixed in, because they are now held out")
+    for newer, older in pairwise(found):
         say(f"the text of {older.run.folder} is mixed in, too: {newer.run.folder} was trained with --keep-old")
 
 
@@ -45,11 +59,30 @@ def with_old_text(context: RunContext, batches: AnyBatches) -> AnyBatches:
     """
     mixed: Batches[Any] | None = None
     for old in reversed(old_texts(context.recipe)):
-        store = token_store(old.recipe.task, old.corpus, context.tokenizer, old.corpus.labels, held_out=False)
-        own: Batches[Any] = TASKS[old.recipe.task].batches(replace(context, corpus=old.corpus), store)
+        corpus = _without_held_out(old, context.corpus)
+        store = token_store(old.recipe.task, corpus, context.tokenizer, corpus.labels, held_out=False)
+        own: Batches[Any] = TASKS[old.recipe.task].batches(replace(context, corpus=corpus), store)
         mixed = _mixed(own, mixed, old.recipe)
     new: Batches[Any] = batches
     return _mixed(new, mixed, context.recipe)
+
+
+def _without_held_out(old: OldText, new: AnyCorpus) -> AnyCorpus:
+    """Return the old corpus without training rows that share a text with the new held-out set.
+
+    Running text stays whole. The sizes of the corpus in characters and bytes, which batches do not need, stay the same.
+    """
+    if old.recipe.task in ("generate", "encode"):
+        return old.corpus
+    corpus: Corpus[Any] = old.corpus
+    part = corpus.training
+    held_out = set(chain.from_iterable(map(keys_of, new.held_out)))
+    keep = np.fromiter((held_out.isdisjoint(keys_of(example)) for example in part), dtype=np.bool_, count=len(part))
+    if keep.all():
+        return corpus
+    mixed_in = replace(part, read=lambda: compress(part, keep.tobytes()), n_examples=int(keep.sum()), groups=None)
+    fingerprint = hashlib.sha256(corpus.fingerprint.encode() + keep.tobytes()).hexdigest()
+    return replace(corpus, training=mixed_in, fingerprint=fingerprint)
 
 
 def _mixed(new: Batches[Any], old: Batches[Any] | None, recipe: Recipe) -> Batches[Any]:
