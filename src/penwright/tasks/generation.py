@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from math import ceil
-from os.path import commonprefix
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,7 +124,8 @@ def _example_of_change(tokenizer: ForeignTokenizer, part: AnyPart) -> str:
 def _first_difference(before: Sequence[str], after: Sequence[str]) -> str:
     for old, new in zip(before, after, strict=False):
         if old != new:
-            begin = len(commonprefix([old, new]))
+            shorter = min(len(old), len(new))
+            begin = next((place for place in range(shorter) if old[place] != new[place]), shorter)
             return f"'{old[begin:][:LONGEST_EXAMPLE]}' becomes '{new[begin:][:LONGEST_EXAMPLE]}'"
     return "white space is lost"
 
