@@ -113,6 +113,20 @@ def test_cells_are_parsed_as_label_sets() -> None:
     assert label_set("", "|", {}) == ""
 
 
+@pytest.mark.parametrize(
+    ("cell", "labels"),
+    [
+        ("['Tech' 'long']", "Tech\x1flong"),
+        ("['a b'\n 'c']", "a b\x1fc"),
+        ("[2 27]", "2\x1f27"),
+        ("""['a', "b 'c' 'd'", 1.5]""", "1.5\x1fa\x1fb 'c' 'd'"),
+        ("[see below]", "[see below]"),
+    ],
+)
+def test_lists_in_the_notations_of_python_and_numpy_are_parsed(cell: str, labels: str) -> None:
+    assert label_set(cell, None, {}) == labels
+
+
 def test_held_out_labels_all_occur_in_training(tmp_path: Path) -> None:
     rows = [[text, ";".join(labels)] for text, labels in labelled_texts(60)]
     rows += [[f"odd {k}", f"action;rare{k % 8}"] for k in range(9)]

@@ -33,6 +33,8 @@ THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})+(\.\d*)?")  # commas that separate
 SPACES = re.compile(r"(?<=\d)(?<!\d{4})[ '’\u00a0\u202f](?=\d{3}(?!\d))")  # spaces and the like that separate thousands
 SIGNS = re.compile(r"^([-+]?)[$€£¥]\s?|\s?[%$€£¥]$")  # signs of currencies and of percent
 POINTS = re.compile(r"[-+]?\d{1,3}(\.\d{3})+(,\d*)?")  # points that separate thousands, next to a decimal comma
+# A string or number of a list in Python notation, and the space after it if no comma follows, as NumPy writes lists.
+ITEM = re.compile(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[\w.+-]+)(\s+(?=['"\w+-]))?""")
 PLACEHOLDERS = {"na", "n/a", "#n/a", "?", "-", "none", "nan", "null"}  # values that mean "no label", in lower case
 
 
@@ -135,12 +137,13 @@ def _bare(cell: str) -> str:
 
 
 def _items(text: str) -> list[str] | None:
-    """Return the items of a list in JSON or Python notation, or None."""
+    """Return the items of a list in JSON or in the notation of Python or NumPy, or None."""
     if not (text.startswith("[") and text.endswith("]")):
         return None
-    for parse in (json.loads, ast.literal_eval):
+    with_commas = ITEM.sub(lambda item: item[1] + (", " if item[2] else ""), text)
+    for parse, notation in ((json.loads, text), (ast.literal_eval, with_commas)):
         try:
-            items = parse(text)
+            items = parse(notation)
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             continue
         return [item if isinstance(item, str) else json.dumps(item, default=str) for item in items]
