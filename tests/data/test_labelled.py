@@ -16,8 +16,9 @@ from penwright.data.corpus import Columns, LabelKind, Labelled, ReadingOptions
 from penwright.data.detection import detect_task
 from penwright.data.files import examine
 from penwright.data.labelled import open_evaluation_labelled, open_labelled
-from penwright.data.labels import NO_NUMBER, comma_in, label_set, number_label
+from penwright.data.labels import label_set
 from penwright.data.readers.tables import find_table
+from penwright.data.scores import NO_NUMBER, comma_in, number_label
 from penwright.errors import PenwrightError
 from penwright.tasks import reading_of
 

@@ -23,7 +23,6 @@ from penwright.data.corpus import (
 )
 from penwright.data.files import examine_text
 from penwright.data.labels import (
-    comma_in,
     count_labels,
     find_separator,
     kind_of_labels,
@@ -49,6 +48,7 @@ from penwright.data.rows import (
     open_evaluation_rows,
     open_rows,
 )
+from penwright.data.scores import comma_in
 from penwright.data.splits import DEFAULT_FRACTION, Hashes, Mask, held_out_groups, held_out_of_classes
 from penwright.errors import PenwrightError
 from penwright.text import count

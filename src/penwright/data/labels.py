@@ -7,32 +7,21 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from math import isnan, nan
 from shlex import quote
-from typing import Literal
 from unicodedata import category, normalize
 
 from penwright.data.corpus import BETWEEN_LABELS, Broken, Columns, Corpus, LabelKind, Labelled
-from penwright.data.readers.tables import Grid, Table, select
+from penwright.data.readers.tables import Table, select
 from penwright.data.rows import TwoSides
+from penwright.data.scores import NUMBER, Comma, number_label
 from penwright.errors import PenwrightError
 from penwright.text import BETWEEN_TEXTS, count
 
-Comma = Literal["decimal", "thousands", ""]
 JOINERS = "\u200c\u200d"  # invisible characters that are needed to write some languages and emoji
 SEPARATORS = "|;,"
 CLEAR_SEPARATORS = "|;"  # characters that hardly ever occur within a label
 SEVERAL = 0.1  # assume several labels per cell if at least this share of the cells contains a separator
 BLANK_IN_PAIR = Broken("one text of the pair is blank")
-NO_NUMBER = Broken("the label is not a number")
-LARGEST_NUMBER = 1e30  # larger numbers cannot be standardized in float32
-MANY_COMMAS = 10  # if a comma were the decimal mark, one of this many numbers would have other than three decimals
 FEW_NUMBERS = 10  # more different numbers than this are probably measurements, not class names
-NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
-# A number with a decimal comma: not "1,234", whose comma may separate thousands.
-DECIMAL_COMMA = re.compile(r"[-+]?(0,\d+|\d+,(?!\d{3}$)\d+|\d{1,3}(\.\d{3})+,\d+)")
-THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})+(\.\d*)?")  # commas that separate thousands
-SPACES = re.compile(r"(?<=\d)(?<!\d{4})[ '’\u00a0\u202f](?=\d{3}(?!\d))")  # spaces and the like that separate thousands
-SIGNS = re.compile(r"^([-+]?)[$€£¥]\s?|\s?[%$€£¥]$")  # signs of currencies and of percent
-POINTS = re.compile(r"[-+]?\d{1,3}(\.\d{3})+(,\d*)?")  # points that separate thousands, next to a decimal comma
 # A string or number of a list in Python notation, and the space after it if no comma follows, as NumPy writes lists.
 ITEM = re.compile(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[\w.+-]+)(\s+(?=['"\w+-]))?""")
 PLACEHOLDERS = {"na", "n/a", "#n/a", "?", "-", "none", "nan", "null"}  # values that mean "no label", in lower case
@@ -92,48 +81,6 @@ def label_set(cell: str, separator: str | None, names: Mapping[str, str]) -> str
         items = [cell] if separator is None else cell.split(separator)
     labels = {tidy_label(item.strip()) for item in items} - {""}
     return BETWEEN_LABELS.join(sorted({names.get(label, label) for label in labels} - {""}))
-
-
-def comma_in(table: Table, scores: Collection[str]) -> Comma:
-    """Return what a comma means in a column of scores; "" if it has none, or if each cell tells by itself.
-
-    If it is the decimal mark, 1,234 is less than 2. If not, and at least MANY_COMMAS numbers have three digits after
-    each comma, while others have no comma, it separates thousands.
-    """
-    numbers = [_bare(score) for score in scores]
-    with_comma = [number for number in numbers if "," in number]
-    is_semicolon = isinstance(table, Grid) and table.delimiter == ";"  # written where a comma is the decimal mark
-    is_english = any(number.find(".") > number.rfind(",") for number in with_comma)
-    if with_comma and not is_english and (is_semicolon or any(map(DECIMAL_COMMA.fullmatch, with_comma))):
-        return "decimal"
-    are_some = any(NUMBER.fullmatch(number) for number in numbers)
-    are_many = are_some and len(with_comma) >= MANY_COMMAS and all(map(THOUSANDS.fullmatch, with_comma))
-    return "thousands" if is_english or are_many else ""
-
-
-def number_label(cell: str, comma: Comma = "") -> str | Broken:
-    """Return the number in a cell, in Python's notation; "" for a blank cell, or NO_NUMBER for any other cell.
-
-    The decimal mark is a point or a comma, and 56% is 56. NO_NUMBER also stands for a number beyond LARGEST_NUMBER.
-    """
-    if not cell:
-        return ""
-    cell = _bare(cell)
-    is_clear = comma == "thousands" or "." in cell or cell.count(",") > 1
-    if comma == "decimal" or DECIMAL_COMMA.fullmatch(cell):
-        cell = (cell.replace(".", "") if POINTS.fullmatch(cell) else cell).replace(",", ".")
-    elif is_clear and THOUSANDS.fullmatch(cell):
-        cell = cell.replace(",", "")
-    try:
-        number = float(cell)
-    except ValueError:
-        number = nan
-    return repr(number) if abs(number) <= LARGEST_NUMBER else NO_NUMBER
-
-
-def _bare(cell: str) -> str:
-    """Return a number without a currency or percent sign, and without spaces between thousands."""
-    return SPACES.sub("", SIGNS.sub(r"\1", cell.strip().replace("−", "-")))
 
 
 def _items(text: str) -> list[str] | None:
