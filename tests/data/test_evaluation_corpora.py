@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penwright.data.corpus import Columns, ReadingOptions, fingerprint_of
+from penwright.data.corpus import Columns, LabelKind, ReadingOptions, fingerprint_of
 from penwright.data.labelled import open_evaluation_labelled, open_labelled
 from penwright.data.parallel import open_evaluation_pairs, open_pairs
 from penwright.data.text import open_evaluation_text, open_text
@@ -47,6 +47,31 @@ def test_labels_are_renamed_by_label_names(tmp_path: Path) -> None:
     columns = Columns(label=1, text=2, label_names={"1": "World", "2": "Sports"})
     labels = [example.label for example in open_evaluation_labelled([path], ReadingOptions(columns)).held_out]
     assert labels == ["World", "Sports", "World"]
+
+
+@pytest.mark.parametrize(
+    ("label", "renamed"),
+    [("1", "one"), ("1.0", "one"), ("TRUE", "yes"), ("True", "yes"), ("false", "false"), ("01.50", "01.50")],
+)
+def test_numbers_and_truth_values_are_renamed_in_any_notation(tmp_path: Path, label: str, renamed: str) -> None:
+    path = tmp_path / "test.csv"
+    path.write_text(
+        f"text,label\na text of some length,{label}\na text of another length,[{label}]\n", encoding="utf-8"
+    )
+    names = {"1": "one", "true": "yes", "Good": "good"}
+    for kind in (LabelKind(), LabelKind("multi_label_classification")):
+        columns = Columns(label="label", text="text", label_names=names, label_kind=kind)
+        corpus = open_evaluation_labelled([path], ReadingOptions(columns))
+        assert next(iter(corpus.held_out)).label == renamed
+
+
+def test_scores_are_renamed_and_dropped_by_label_names(tmp_path: Path) -> None:
+    path = tmp_path / "train.csv"
+    rows = (f"text number {n} of the file,{[-1, 2, '3.5'][n % 3]}\n" for n in range(60))
+    path.write_text("text,score\n" + "".join(rows), encoding="utf-8")
+    columns = Columns(label="score", label_names={"-1.0": "", "2": "2,5"}, label_kind=LabelKind("regression"))
+    corpus = open_labelled([path], ReadingOptions(columns))
+    assert corpus.label_values == ("2.5", "3.5") and corpus.report.dropped[0].count == 20
 
 
 def test_label_names_change_the_fingerprint(tmp_path: Path) -> None:

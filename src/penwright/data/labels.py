@@ -61,10 +61,10 @@ def with_tidy_labels(
         elif problem_type == "multi_label_classification":
             tidy[raw_label] = label_set(raw_label, separator, names)
         elif problem_type == "regression":
-            tidy[raw_label] = number_label(raw_label, comma)
+            tidy[raw_label] = number_label(renamed(raw_label, names), comma)
         else:
-            single = single_label(raw_label, table.location(number))
-            tidy[raw_label] = names.get(raw_label) or names.get(single, single)
+            label_read = raw_label if raw_label in names else single_label(raw_label, table.location(number))
+            tidy[raw_label] = renamed(label_read, names)
         target = tidy[raw_label]
         yield target if isinstance(target, Broken) else (text, target)
 
@@ -80,7 +80,14 @@ def label_set(cell: str, separator: str | None, names: Mapping[str, str]) -> str
     if items is None:
         items = [cell] if separator is None else cell.split(separator)
     labels = {tidy_label(item.strip()) for item in items} - {""}
-    return BETWEEN_LABELS.join(sorted({names.get(label, label) for label in labels} - {""}))
+    return BETWEEN_LABELS.join(sorted({renamed(label, names) for label in labels} - {""}))
+
+
+def renamed(label: str, names: Mapping[str, str]) -> str:
+    """Return the new name of a label, or the label itself. Notations of a number, or of true and false, match."""
+    if label not in names and (NUMBER.fullmatch(label) or label.lower() in ("true", "false")):
+        label = next((name for name in names if label_key(name) == label_key(label)), label)
+    return names.get(label, label)
 
 
 def _items(text: str) -> list[str] | None:
