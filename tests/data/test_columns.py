@@ -300,6 +300,21 @@ def test_advice_on_lookalike_labels_merges_all_of_them(tmp_path: Path) -> None:
     assert len(open_labelled([path], ReadingOptions(Columns(label_names=merged))).labels) == 2
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        ("Sci-Tech", "sci tech", True),
+        ("level-1", "Level_1", True),
+        ("1st__place", "1st place", True),
+        ("11-1", "1-11", False),
+        ("1__1", "11", False),
+        ("2 1", "21", False),
+    ],
+)
+def test_labels_look_alike_unless_digits_move(one: str, other: str, alike: bool) -> None:
+    assert (label_key(one) == label_key(other)) == alike
+
+
 @given(st.text())
 def test_tidy_label_is_idempotent_and_every_label_has_a_key(label: str) -> None:
     assert tidy_label(tidy_label(label)) == tidy_label(label)

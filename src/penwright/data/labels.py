@@ -24,6 +24,8 @@ BLANK_IN_PAIR = Broken("one text of the pair is blank")
 FEW_NUMBERS = 10  # more different numbers than this are probably measurements, not class names
 # A string or number of a list in Python notation, and the space after it if no comma follows, as NumPy writes lists.
 ITEM = re.compile(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[\w.+-]+)(\s+(?=['"\w+-]))?""")
+# Spaces, hyphens and underscores that labels may be written without: not those of "1-11", between two digits.
+JOINTS = re.compile(r"(?<!\d)\s+|\s+(?!\d)|(?<=\w)(?<![\d_-])[_-]+(?=\w)|(?<=\d)[_-]+(?=[^\W\d_-])")
 PLACEHOLDERS = {"na", "n/a", "#n/a", "?", "-", "none", "nan", "null"}  # values that mean "no label", in lower case
 
 
@@ -176,7 +178,7 @@ def label_key(label: str) -> str:
     if NUMBER.fullmatch(label):
         return str(float(label))
     visible = "".join(c for c in normalize("NFKC", label).casefold() if category(c) != "Cf")
-    return re.sub(r"\s+|(?<=\w)[_-]+(?=\w)", "", visible) or label
+    return JOINTS.sub("", visible) or label
 
 
 def count_labels(corpus: Corpus[Labelled], held_out: Set[str]) -> dict[str, int]:
