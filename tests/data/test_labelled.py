@@ -21,6 +21,7 @@ from penwright.data.readers.tables import find_table
 from penwright.data.scores import NO_NUMBER, comma_in, number_label
 from penwright.errors import PenwrightError
 from penwright.tasks import reading_of
+from penwright.tasks.labelled import label_indices
 
 ROWS = [(f"this film is number {i} of the year", str(i % 2)) for i in range(60)]
 
@@ -113,6 +114,15 @@ def test_label_that_occurs_only_in_validation_is_refused(tmp_path):
     valid = write_rows(tmp_path, [("a text", "positive"), ("b text", "negative")], "valid.tsv")
     with pytest.raises(PenwrightError, match="negative, positive; training labels are: 0, 1"):
         open_labelled([write_rows(tmp_path, ROWS)], ReadingOptions(Columns(text=1, label=2), validation=[valid]))
+
+
+@pytest.mark.parametrize(("labels", "others"), [(["1.0", "2.0"], ["1", "2"]), (["True", "False"], ["TRUE", "FALSE"])])
+def test_labels_of_validation_match_by_notation(tmp_path, labels, others):
+    path = write_rows(tmp_path, [(text, labels[n % 2]) for n, (text, _) in enumerate(ROWS)])
+    valid = write_rows(tmp_path, [(f"text {n}", others[n % 2]) for n in range(4)], "valid.tsv")
+    corpus = open_labelled([path], ReadingOptions(Columns(text=1, label=2), validation=[valid]))
+    assert set(corpus.labels) == {*labels} and not any("no scores" in note for note in corpus.report.notes)
+    assert {label_indices(corpus.labels)(example.label) for example in corpus.held_out} == {0, 1}
 
 
 def test_a_single_label_is_refused(tmp_path):

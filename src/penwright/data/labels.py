@@ -4,7 +4,7 @@ import ast
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from math import isnan, nan
 from shlex import quote
 from unicodedata import category, normalize
@@ -160,10 +160,7 @@ def label_cleaning_remark(table: str, labels: Iterable[str]) -> str:
 
 def _look_alikes(labels: Iterable[str]) -> Iterator[str]:
     """Yield warnings about labels that differ only in case, spaces, look-alike characters or number format."""
-    groups: dict[str, list[str]] = {}
-    for label in labels:
-        groups.setdefault(label_key(label), []).append(label)
-    for group in groups.values():
+    for group in _by_key(labels).values():
         if len(group) > 1:
             *others, last = (json.dumps(label, ensure_ascii=False) for label in group)
             names = ", ".join(f"{other}={last}" for other in others)
@@ -173,12 +170,34 @@ def _look_alikes(labels: Iterable[str]) -> Iterator[str]:
             )
 
 
+def _by_key(labels: Iterable[str]) -> dict[str, list[str]]:
+    """Return groups of labels that look alike, by their keys."""
+    groups: dict[str, list[str]] = {}
+    for label in labels:
+        groups.setdefault(label_key(label), []).append(label)
+    return groups
+
+
 def label_key(label: str) -> str:
     """Return a key that is the same for all labels that look alike."""
     if NUMBER.fullmatch(label):
         return str(float(label))
     visible = "".join(c for c in normalize("NFKC", label).casefold() if category(c) != "Cf")
     return JOINTS.sub("", visible) or label
+
+
+def label_matcher(labels: Iterable[str]) -> Callable[[str], str | None]:
+    """Return a function that returns the label that a text means, in the notation of `labels`, or None.
+
+    Labels that differ only in notation (1 and 1.0) match.
+    """
+    keys = _by_key(labels)
+
+    def match(label: str) -> str | None:
+        known = keys.get(label_key(label), [])
+        return label if label in known else known[0] if len(known) == 1 else None
+
+    return match
 
 
 def count_labels(corpus: Corpus[Labelled], held_out: Set[str]) -> dict[str, int]:
@@ -196,8 +215,8 @@ def count_labels(corpus: Corpus[Labelled], held_out: Set[str]) -> dict[str, int]
         raise PenwrightError(
             f"{corpus.files[0].path}: {found}{where}; a classifier needs at least two different labels"
         )
-    unknown = sorted(held_out - set(labels), key=_label_order)
-    if unknown:
+    match = label_matcher(labels)
+    if unknown := sorted((label for label in held_out if match(label) is None), key=_label_order):
         raise PenwrightError(
             f"the held-out texts have labels that no training text has: {', '.join(unknown[:5])}; "
             f"training labels are: {', '.join(labels[:10])}. Use the same labels in all files."
@@ -236,7 +255,8 @@ def _placeholders(counts: Mapping[str, int]) -> Iterator[str]:
 
 def _warnings_about(counts: Mapping[str, int], held_out: Set[str]) -> Iterator[str]:
     """Yield warnings about labels that no held-out text has, or that may be numbers."""
-    unseen = [label for label in counts if label not in held_out]
+    seen = set(map(label_matcher(counts), held_out))
+    unseen = [label for label in counts if label not in seen]
     if unseen:
         names = ", ".join(unseen[:5]) + (", ..." if len(unseen) > 5 else "")
         yield f"no scores for {count(len(unseen), 'label')} without held-out texts: {names}"

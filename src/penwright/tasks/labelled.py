@@ -1,7 +1,6 @@
 """Labelled texts: the functions that all classifiers share, whether a text gets one label, several or a score."""
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from shlex import quote
@@ -17,7 +16,7 @@ from penwright.classification.mixture import ENCODER_ALONE, LINEAR_ALONE, Weight
 from penwright.data.bucketing import LabelledBatches, TokenDropout
 from penwright.data.corpus import Labelled
 from penwright.data.labelled import open_evaluation_labelled, open_labelled
-from penwright.data.labels import label_key
+from penwright.data.labels import label_matcher
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
 from penwright.errors import PenwrightError
@@ -57,22 +56,18 @@ def label_indices(labels: Sequence[str]) -> Callable[[str], int]:
 
     The function raises PenwrightError for a label that does not occur in the training texts.
     """
-    number = {label: index for index, label in enumerate(labels)}
-    keys = Counter(map(label_key, labels))
-    alike = {key: index for index, key in enumerate(map(label_key, labels)) if keys[key] == 1}
+    number, match = {label: index for index, label in enumerate(labels)}, label_matcher(labels)
 
     def index_of(label: str) -> int:
-        index = number.get(label)
-        if index is None:
-            index = alike.get(label_key(label))
-        if index is None:
-            known = f"{', '.join(labels[:SHOWN])}{', ...' if len(labels) > SHOWN else ''}"
+        known = label if label in number else match(label)
+        if known is None:
+            shown = f"{', '.join(labels[:SHOWN])}{', ...' if len(labels) > SHOWN else ''}"
             names = quote(f'data.label_names={{{json.dumps(label, ensure_ascii=False)}=""}}')
             raise PenwrightError(
-                f"the label '{label[:50]}' does not occur in the training texts, which have the labels: {known}. To "
+                f"the label '{label[:50]}' does not occur in the training texts, which have the labels: {shown}. To "
                 f"leave it out: --set {names}"
             )
-        return index
+        return number[known]
 
     return index_of
 
