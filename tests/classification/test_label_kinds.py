@@ -31,7 +31,7 @@ from penwright.classification.solver import SparseRows, fit_coefficients
 from penwright.config import ModelSettings, Table, merge
 from penwright.data.batches import MixedBatches
 from penwright.data.corpus import BETWEEN_LABELS, Columns, Corpus, LabelKind, ReadingOptions
-from penwright.data.labelled import open_labelled
+from penwright.data.labelled import open_evaluation_labelled, open_labelled
 from penwright.data.labels import label_set
 from penwright.errors import PenwrightError
 from penwright.evaluation.classification import (
@@ -164,14 +164,16 @@ def test_large_scores_keep_their_differences() -> None:
     assert (mean + deviation * targets.double()[:, 0]).tolist() == pytest.approx(values, abs=1e-3)
 
 
-def test_labels_of_a_set_match_whatever_their_notation() -> None:
+def test_labels_of_a_set_match_whatever_their_notation(tmp_path: Path) -> None:
     recipe, card = Mock(model=Mock(problem_type="multi_label_classification")), Mock(labels=("good", "sci-fi", "1"))
     context = Mock(spec=RunContext, recipe=recipe, card=card)
     values = ("good", BETWEEN_LABELS.join(["1.0", "Good"]), "Sci Fi", BETWEEN_LABELS)
     targets = target_table(context, Mock(spec=Corpus, label_values=values))
     assert targets is not None and targets.tolist() == [[1, 0, 0], [1, 0, 1], [0, 1, 0], [0, 0, 0]]
-    with pytest.raises(PenwrightError, match="the label 'bad' does not occur in the training texts"):
-        target_table(context, Mock(spec=Corpus, label_values=("bad",)))
+    path = write(tmp_path / "films.csv", ["text", "label"], [["a film", "good"], ["a dull film", "good|bad"]])
+    columns = Columns(label_kind=LabelKind("multi_label_classification", "|"), label="label")
+    with pytest.raises(PenwrightError, match=r"films\.csv row 3: the label 'bad' does not occur in the training texts"):
+        target_table(context, open_evaluation_labelled([path], ReadingOptions(columns)))
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -117,9 +117,19 @@ def target_table(context: RunContext, corpus: AnyCorpus) -> Float[Tensor, "value
     index_of = label_indices(labels)
     table = torch.zeros(len(corpus.label_values), len(labels))
     for row, value in enumerate(corpus.label_values):
-        for label in Labelled("", value).labels:
-            table[row, index_of(label)] = 1
+        try:
+            table[row, [index_of(label) for label in Labelled("", value).labels]] = 1
+        except PenwrightError as error:
+            raise PenwrightError(f"{_location(corpus, value)}: {error}") from None
     return table
+
+
+def _location(corpus: AnyCorpus, value: str) -> str:
+    """Return the location of the first text with this value of `label`."""
+    rows = ((part, *each) for part in (corpus.training, corpus.held_out) for each in enumerate(part))
+    return next(
+        part.location(number) for part, number, each in rows if isinstance(each, Labelled) and each.label == value
+    )
 
 
 def classifier_model(context: RunContext) -> EncoderOnly:
