@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from penwright.cli.plan_report import warn_of_short_members
+from penwright.config import Table
+from penwright.errors import PenwrightError
 from penwright.run.folder import Run
 from penwright.training.distributed.launcher import STOP_SIGNALS
 from penwright.workflows.plan import prepare
@@ -344,6 +346,21 @@ def test_ensemble_is_distilled_into_one_model(penwright: Command, corpora: Path,
     again = penwright(*options)
     assert again.returncode == 0 and "loss" not in again.stderr, again.stderr
     assert penwright("train", "--resume", tmp_path / "all", "--ensemble", 2).returncode == 2
+
+
+def test_restarted_ensemble_continues_in_its_folder(
+    penwright: Command, corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(settings: Table, n_members: int, folder: Path, watch: object) -> None:
+        folder.mkdir(parents=True, exist_ok=True)  # as when the last model is being trained
+        raise PenwrightError(f"training in {folder}.")
+
+    monkeypatch.setattr("penwright.workflows.ensemble.train_ensemble", fail)
+    monkeypatch.setenv("PENWRIGHT_LAUNCH", str(tmp_path))
+    for restarts, name in ((0, "novel"), (1, "novel"), (0, "novel-2")):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", str(restarts))
+        failed = penwright("train", corpora / "novel.txt", "--ensemble", 2, "--steps", 4, *QUICK, cwd=tmp_path)
+        assert f"training in {Path('runs') / name}." in failed.stderr
 
 
 def test_too_short_ensemble_members_give_a_warning_before_training(

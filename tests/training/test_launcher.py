@@ -26,7 +26,7 @@ from penwright.training.distributed.launcher import (
 FAKE_RANK = """
 import os, signal, sys, time
 from pathlib import Path
-from penwright.training.distributed.launcher import enter_rank, leave_rank, note_run, run_to_restart
+from penwright.training.distributed.launcher import ENSEMBLE, enter_rank, leave_rank, note_run, run_to_restart
 
 rank, attempt = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 folder, asked = Path(os.environ["FAKE_RANK_FOLDER"]), []
@@ -34,6 +34,8 @@ signal.signal(signal.SIGINT, lambda *_: asked.append(1))
 enter_rank()
 restarted = run_to_restart(None)
 note_run(Path("some run"))
+if "FAKE_ENSEMBLE" in os.environ:
+    note_run(Path(os.environ["FAKE_ENSEMBLE"]), ENSEMBLE)
 (folder / f"unfinished {rank}").write_text(f"{os.getpid()} {restarted}")
 (folder / f"unfinished {rank}").rename(folder / f"{rank}.{attempt}")  # whole or absent, also after SIGKILL
 action = os.environ.get(f"ACTION_{rank}_{attempt}", "wait")
@@ -70,6 +72,16 @@ def test_killed_rank_is_named_and_all_ranks_end(folder: Path, rank: int, monkeyp
     with pytest.raises(PenwrightError, match=rf"rank {rank} of 2.* SIGKILL.*--resume 'some run' --processes 2"):
         launch(2, ["fake_rank"])
     assert monotonic() - begin < 45
+
+
+@posix
+def test_killed_rank_of_an_ensemble_advises_to_repeat_the_command(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACTION_0_0", "die")
+    monkeypatch.setenv("FAKE_ENSEMBLE", "an ensemble")
+    with pytest.raises(PenwrightError, match=r"same command again with --run 'an ensemble'$"):
+        launch(2, ["fake_rank"])
 
 
 @posix

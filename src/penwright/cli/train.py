@@ -221,6 +221,7 @@ def _run_before_restart(run: Path | None) -> Path | None:
 def _train(settings: "Table", run: Path | None, n_members: int | None, json: bool, why: bool) -> None:
     """Train a new run or an ensemble, and print how to use it."""
     from penwright.run.folder import require_unused
+    from penwright.training.distributed.launcher import ENSEMBLE, note_run, run_to_restart
     from penwright.training.progress import observers_of
     from penwright.workflows.plan import new_run_folder
     from penwright.workflows.train import train
@@ -228,8 +229,9 @@ def _train(settings: "Table", run: Path | None, n_members: int | None, json: boo
     if run is not None and n_members is None:
         require_unused(run)  # if the folder is in use, fail before any work is done
     settings, prepared = prepare_by_asking(settings, run)
-    folder = run or new_run_folder(prepared.plan.recipe)
+    folder = run or run_to_restart(None, ENSEMBLE) or new_run_folder(prepared.plan.recipe)
     if n_members is not None:
+        note_run(folder, ENSEMBLE)
         _train_ensemble(settings, n_members, folder, json, why)
     else:
         show_plan(prepared, folder, json, why)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
 FOLDER = "PENWRIGHT_LAUNCH"  # environment variable through which ranks find the launcher's folder
-RUN, PROCESS, STOP, CODE = "run", "process", "stop", "code"
+RUN, ENSEMBLE, PROCESS, STOP, CODE = "run", "ensemble", "process", "stop", "code"  # files in that folder
 INTERRUPTED = Interrupted.exit_code
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
 STOP_SIGNALS = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))  # Windows has no SIGHUP
@@ -97,6 +97,9 @@ def _stop(folder: Path) -> None:
 
 def _remedy(n: int, folder: Path) -> str:
     """Return advice on what the user can do after the ranks have ended."""
+    if ensemble := _read(folder / ENSEMBLE):
+        how = f"To continue, run the same command again with --run {quote(ensemble)}"
+        return f"Everything saved so far is intact. {how}"
     run = _read(folder / RUN)
     if not run:
         return "Start training again"
@@ -133,18 +136,21 @@ def leave_rank(code: int) -> int:
     return 0 if code == INTERRUPTED else code
 
 
-def note_run(run: Path) -> None:
-    """Tell the launcher, if any, which run is being trained. Write the file atomically: other ranks may read it."""
+def note_run(run: Path, file: str = RUN) -> None:
+    """Tell the launcher, if any, which run is being trained. Write the file atomically: other ranks may read it.
+
+    An ensemble notes the run of its student in the file ENSEMBLE, because its command goes on with other runs.
+    """
     if folder := _folder():
-        write_bytes_atomically(folder / RUN, str(run).encode("utf-8", "surrogateescape"))
+        write_bytes_atomically(folder / file, str(run).encode("utf-8", "surrogateescape"))
 
 
-def run_to_restart(given: Path | None) -> Path | None:
-    """Return the folder of the run to resume if torchrun has restarted this process, otherwise None."""
+def run_to_restart(given: Path | None, file: str = RUN) -> Path | None:
+    """Return the folder that was noted in `file` if torchrun has restarted this process, otherwise None."""
     if not env_int("TORCHELASTIC_RESTART_COUNT", 0):
         return None
     folder = _folder()
-    noted = _read(folder / RUN) if folder else ""
+    noted = _read(folder / file) if folder else ""
     return Path(noted) if noted else given
 
 
