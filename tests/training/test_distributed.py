@@ -27,7 +27,7 @@ from penwright.data.batches import TextBatch
 from penwright.errors import Interrupted, PenwrightError, UsageError
 from penwright.run.checkpoints import DamagedCheckpoint, Record
 from penwright.run.folder import Run
-from penwright.training.distributed import launcher
+from penwright.training.distributed import launcher, ranks
 from penwright.training.distributed.launcher import SILENT_BEATS, Heartbeat
 from penwright.training.distributed.parallel import ShardedSaver, choose_parallelism
 from penwright.training.distributed.ranks import ALONE, Ranks, agree_on_prefix
@@ -213,6 +213,28 @@ def test_rank_exits_when_its_torchrun_agent_is_lost(
     monkeypatch.setattr(launcher.os, "_exit", codes.append)
     Heartbeat(LostStore(), 0, 2).run(Event())
     assert codes == [1] and "torchrun has ended" in capfd.readouterr().err
+
+
+def test_failure_of_another_rank_ends_the_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    codes: list[int] = []
+    store, ended = HashStore(), Event()
+    monkeypatch.setattr(launcher, "BEAT", 0.001)
+    monkeypatch.setattr(ranks, "GRACE", 0.0)
+    monkeypatch.setattr(launcher.os, "_exit", lambda code: (codes.append(code), ended.set()))
+    monkeypatch.setattr(ranks.dist, "destroy_process_group", lambda: None)
+    Ranks(1, 3, store).leave()
+    with pytest.raises(PenwrightError, match="rank 1 has failed"):
+        Ranks(0, 3, store).gather_at_start({})
+    Heartbeat(store, 2, 3).run(ended)
+    assert codes == [1]
+
+
+def test_rank_that_leaves_when_all_is_over_has_not_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = HashStore()
+    monkeypatch.setattr(ranks.dist, "destroy_process_group", lambda: None)
+    for rank in range(2):
+        Ranks(rank, 2, store).leave()
+    assert store.check(["over"]) and not store.check(["lost"])
 
 
 def test_other_ranks_end_soon_after_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:

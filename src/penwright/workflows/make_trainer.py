@@ -76,8 +76,12 @@ def reopen(
     """Open the corpus and the tokenizer, and initialize the model. Raise PenwrightError if the text has changed."""
     torch.manual_seed(recipe.seed)
     corpus = TASKS[recipe.task].open_corpus(recipe.data.train, reading_of(recipe, corpus_record(run).columns))
-    advice = "Restore the original data to resume, or train a new run with a different --run."
-    require_unchanged(run, corpus, advice)
+    if machine.ranks.is_main:
+        advice = "Restore the original data to resume, or train a new run with a different --run."
+        require_unchanged(run, corpus, advice)
+    elif not is_trained_on(corpus_record(run), corpus):
+        what = f"rank {machine.ranks.rank} reads other text from {', '.join(recipe.data.train)} than rank 0"
+        raise PenwrightError(f"{what}. Copy the same files to each machine")
     tokenizer = Tokenizer.load(run.tokenizer_path)
     if checkpoint:
         require_shapes(checkpoint, recipe, tokenizer.vocab_size, len(corpus.labels))

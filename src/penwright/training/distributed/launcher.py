@@ -31,8 +31,9 @@ STOP_SIGNALS = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, 
 ONE_REQUEST = 0.5  # signals within this many seconds count as one: service managers signal each process of a group
 BEAT = 5.0  # seconds between two heartbeats
 SILENT_BEATS = 18  # a rank counts as stopped if its neighbour sees no heartbeat for this many beats
-BEATS_AFTER_END = 4  # number of heartbeats from the end of rank 0 until the other ranks end, too
+BEATS_AFTER_END = 4  # number of heartbeats from the end of rank 0, or of a failed rank, until the other ranks end, too
 OVER = "over"  # key in the store that is set when rank 0 has ended
+LOST = "lost"  # key in the store with the number of another rank that failed
 
 
 def launch(n: int, command: Sequence[str], max_restarts: int = 0) -> int:
@@ -245,7 +246,7 @@ class Heartbeat:
 
     def __init__(self, store: "Store", rank: int, size: int):
         self.store, self.rank, self.watched = store, rank, (rank + 1) % size
-        self.n_beats = self.n_silent = self.n_over = 0
+        self.n_beats = self.n_silent = self.n_over = self.n_lost = 0
         self.last = b""
 
     def beat(self) -> bool:
@@ -257,16 +258,20 @@ class Heartbeat:
         self.n_silent = 0 if sign in (b"", b"left") or sign != self.last else self.n_silent + 1
         self.last = sign
         self.n_over += self.store.check([OVER])
+        self.n_lost += self.store.check([LOST])
         return self.n_silent >= SILENT_BEATS
 
     def run(self, ended: Event) -> None:
         """Send heartbeats until this rank ends. End it if the next rank was stopped or torchrun's agent has ended.
 
-        End it also if rank 0 has ended: this rank may then wait in a collective, and NCCL only notices after minutes.
+        End it also if rank 0 has ended or another rank has failed: this rank may then wait in a collective, and NCCL
+        only notices after minutes.
         """
         try:
             while not ended.wait(BEAT):
                 is_next_stopped = self.beat()
+                if self.n_lost >= BEATS_AFTER_END:
+                    self._end("another rank has failed, so all ranks end" if self.rank == 0 else "")
                 if self.n_over >= BEATS_AFTER_END:
                     self._end("", 0)
                 if is_next_stopped:

@@ -27,9 +27,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from penwright.data.batches import AnyBatch
-from penwright.errors import Interrupted
+from penwright.errors import Interrupted, PenwrightError
 from penwright.run.checkpoints import Record, Tensors
-from penwright.training.distributed.launcher import OVER, Heartbeat, env_int, is_launched
+from penwright.training.distributed.launcher import LOST, OVER, Heartbeat, env_int, is_launched
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -122,6 +122,9 @@ class Ranks:
         name = f"ready/{self.n_messages}"
         self.store.add(name, 1)
         while self.is_main and self.store.add(name, 0) < self.size:
+            if self.store.check([LOST]):
+                sleep(GRACE)
+                raise PenwrightError(f"rank {self.store.get(LOST).decode()} has failed. Its own message says why")
             sleep(POLL)
 
     def all_agree(self, agrees: bool) -> bool:
@@ -215,6 +218,8 @@ class Ranks:
             if self.is_main:
                 self.publish(None)
             if self.store is not None:
+                if not self.store.check([OVER]):  # this rank has failed, and other ranks may wait for it
+                    self.store.set(LOST, str(self.rank))
                 self.store.set(f"beat/{self.rank}", "left")
         with suppress(RuntimeError):
             dist.destroy_process_group()
