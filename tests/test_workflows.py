@@ -20,7 +20,7 @@ from penwright.errors import PenwrightError, PenwrightWarning, UsageError
 from penwright.evaluation.scores import Score
 from penwright.native.toolchain import INDUCTOR_CACHE_VARIABLE
 from penwright.run.checkpoint_folder import CheckpointFolder
-from penwright.run.folder import CORPUS, Run
+from penwright.run.folder import BASELINES, CORPUS, Run
 from penwright.run.provenance import CorpusRecord
 from penwright.run.records import is_overfitted
 from penwright.tasks import TASKS, RunContext, generation, reading_of, translation
@@ -400,6 +400,12 @@ def test_training_reports_a_model_that_does_not_beat_its_baselines(trained_run: 
     train(prepare(requested), Path("brief"), [Listener()])
     assert any(word.startswith("not beaten: nats per token") for word in Listener.words)
     assert Listener.words[-1].endswith(", and needs more minutes, or more text")
+    for steps, content, has_verdict in ((2, None, True), (3, '{"scores": [{"name": 1}]}', False), (4, "{", False)):
+        Listener.words.clear()
+        if content is not None:
+            Path("brief", BASELINES).write_text(content)
+        resume(Path("brief"), {"training": {"steps": steps}}, [Listener()])
+        assert any(word.startswith("not beaten: nats per token") for word in Listener.words) == has_verdict
 
 
 def test_run_of_a_different_kind_is_refused_before_its_model_is_read(

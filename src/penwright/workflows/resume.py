@@ -7,13 +7,16 @@ from pathlib import Path
 from shlex import quote
 from tempfile import TemporaryDirectory
 
+from pydantic import TypeAdapter
+
 from penwright.application import Application
 from penwright.config import BUDGETS, Recipe, Table, merge, one_or_more, validate
 from penwright.data.paths import relative_to_folder
 from penwright.devices import advise_on_out_of_memory
 from penwright.errors import Interrupted, PenwrightError, UsageError
+from penwright.evaluation.scores import Score
 from penwright.run.checkpoints import Checkpoint, Record
-from penwright.run.folder import Run
+from penwright.run.folder import BASELINES, Run
 from penwright.run.provenance import corpus_record, require_made_with
 from penwright.run.records import METRICS, is_overfitted
 from penwright.storage import require_writable_cache
@@ -78,7 +81,15 @@ def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Applicat
     notify(observers, "message", f"resuming from step {trainer.state.step:,}")
     if is_extended and "compile" not in changes.get("training", {}):
         _suggest_compiling(recipe, machine, observers)
-    return fit(run, context, trainer, observers)
+    return fit(run, context, trainer, observers, _baselines(run) if newest else ())
+
+
+def _baselines(run: Run) -> Sequence[Score]:
+    """Return the scores of the baselines as saved when the run began, or () if their file is missing or damaged."""
+    try:
+        return TypeAdapter(tuple[Score, ...]).validate_python(run.read_json(BASELINES).get("scores"))
+    except (PenwrightError, ValueError):
+        return ()
 
 
 def _require_steps_left(run: Run, trainer: Trainer) -> None:
