@@ -1,15 +1,20 @@
 import random
+from unittest.mock import Mock
 
 import pytest
 
 from penwright.workflows.forecast import (
     FITTING_SECONDS,
+    Forecast,
+    budget_options,
     compressed_bits,
     fitting_seconds,
+    forecast,
     forecast_bits,
     forecast_by_epochs,
     share_of_best,
 )
+from penwright.workflows.plan import Prepared
 from penwright.workflows.train import FIRST_SHARE, LINEAR_SHARE
 
 
@@ -54,6 +59,14 @@ def test_translators_come_closer_to_their_best_with_more_epochs() -> None:
     assert share_of_best(0.9) is None
     assert forecast_by_epochs("translate", 4.0, 10.0).share == share_of_best(4.0)
     assert forecast_by_epochs("classify", 4.0, 10.0).share is None
+
+
+@pytest.mark.parametrize("task", ["generate", "translate"])
+def test_fine_tuned_model_has_no_forecast(task: str) -> None:
+    recipe = Mock(task=task, finetuning=Mock(), training=Mock(minutes=2.0))
+    prepared = Mock(spec=Prepared, corpus=Mock(), plan=Mock(recipe=recipe, epochs=4.0))
+    assert forecast(prepared) == Forecast(None, None, None, None)
+    assert {(each.low, each.share) for each in budget_options(prepared, None)} == {(None, None)}
 
 
 def _low(compressed: float, corpus_bytes: int, epochs: float) -> float:

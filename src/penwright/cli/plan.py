@@ -168,4 +168,4 @@ def _expected(forecast: "Forecast") -> str:
         return f"{low:.0%} to {high:.0%} of the best BLEU for this text (a rough estimate, from a few recorded runs)"
     if forecast.accuracy is not None:
         return f"about {forecast.accuracy:.0f}% accuracy or more (the accuracy of a linear classifier, fitted just now)"
-    return "no forecast for this task, or for so little training"
+    return "no forecast for this task, for fine-tuning, or for so little training"

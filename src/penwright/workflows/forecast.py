@@ -140,9 +140,12 @@ def forecast(prepared: Prepared) -> Forecast:
 
     For language models, the forecast depends on how compressible the text is; for translators, on the number of epochs.
     For classifiers, a linear classifier is fitted as a lower bound, because the trained classifier will include one.
+    There is no forecast for other fine-tuned models: the formula knows only runs that began from scratch.
     """
     corpus, plan = prepared.corpus, prepared.plan
     recipe, minutes = plan.recipe, plan.recipe.training.minutes
+    if recipe.finetuning is not None and recipe.task != "classify":
+        return Forecast(None, None, None, None)
     if recipe.task != "generate":
         has_linear = recipe.gives_one_label and recipe.model.ngrams
         accuracy = linear_accuracy(corpus, monotonic() + fitting_seconds(minutes)) if has_linear else None
@@ -185,7 +188,8 @@ def budget_options(prepared: Prepared, compressed: float | None) -> Iterator[Bud
     for minutes in sorted({*MINUTES, planned}):
         epochs = plan.epochs * minutes / planned
         if compressed is None:
-            share = share_of_best(epochs) if plan.recipe.task == "translate" else None
+            is_new_translator = plan.recipe.task == "translate" and plan.recipe.finetuning is None
+            share = share_of_best(epochs) if is_new_translator else None
             yield BudgetOption(minutes, epochs, None, None, share)
         else:
             forecast = forecast_bits(compressed, prepared.corpus.training_bytes, epochs, minutes)
