@@ -6,7 +6,7 @@ from penwright.config import LoraSettings, ModelSettings
 from penwright.data.batches import TextBatch
 from penwright.losses import summed_loss
 from penwright.model import Model, make_model
-from penwright.model.lora import A, LoraLinear, narrow, widened
+from penwright.model.lora import A, LoraLinear, merged, narrow, widened
 
 
 def gradients(model: Model) -> dict[str, torch.Tensor]:
@@ -33,3 +33,9 @@ def test_narrow_matrices_give_the_same_gradients_and_can_be_widened() -> None:
         assert model(torch.zeros(1, 3, dtype=torch.long)).dtype == torch.float32
     assert {each.dtype for each in matrices} == {torch.bfloat16}
     assert {each.dtype for name, each in model.named_parameters() if name.endswith(A)} == {torch.float32}
+
+
+def test_small_updates_are_not_rounded_away_in_narrow_weights() -> None:
+    base, factors = {"up.weight": torch.ones(2, 2, dtype=torch.bfloat16)}, torch.full((2, 2), 0.01)
+    found = merged(base, {"up.lora_A": factors, "up.lora_B": factors}, LoraSettings(rank=2))
+    torch.testing.assert_close(found["up.weight"], torch.full((2, 2), 1.0004))

@@ -83,13 +83,14 @@ def _frozen_matrices(model: nn.Module) -> list[Tensor]:
 
 
 def merged(base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], settings: LoraSettings) -> dict[str, Tensor]:
-    """Return the base weights with the adapter added; weights that were trained in full replace those of the base."""
+    """Return the base weights with the adapter added; weights that were trained in full replace those of the base.
+
+    The sums are in float32, because bfloat16 would round away most of a small update.
+    """
     weights = {**base, **{name: tensor for name, tensor in adapter.items() if not name.endswith((A, B))}}
     for name in adapter:
         if name.endswith(A):
             place = name.removesuffix(A)
             update = adapter[place + B].float() @ adapter[name].float()
-            weights[f"{place}weight"] = (weights[f"{place}weight"].float() + settings.scale * update).to(
-                weights[f"{place}weight"].dtype
-            )
+            weights[f"{place}weight"] = weights[f"{place}weight"].float() + settings.scale * update
     return weights
