@@ -23,6 +23,7 @@ from penwright.cli.generate import chat
 from penwright.config import DecodingSettings, ModelSettings, Table, merge
 from penwright.errors import PenwrightError, UsageError
 from penwright.formats import pretrained
+from penwright.formats.architectures import generation_of
 from penwright.formats.gguf_import import GGUFFile, read_gguf
 from penwright.formats.gguf_tokenizer import is_guessed, words_in
 from penwright.formats.gguf_tokenizer import read_tokenizer as read_gguf_tokenizer
@@ -394,6 +395,7 @@ def test_missing_source_is_refused(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
 def test_recommended_decoding_settings_are_imported_and_exported(llama: Path, marian: Path, tmp_path: Path) -> None:
     given = {"do_sample": True, "temperature": 0.6, "top_k": 20, "repetition_penalty": 1.05, "no_repeat_ngram_size": 3}
+    given |= {"min_new_tokens": 2}
     messages: list[str] = []
     write(llama / "generation_config.json", given)
     import_model(str(llama), tmp_path / "run", say=messages.append)
@@ -403,6 +405,8 @@ def test_recommended_decoding_settings_are_imported_and_exported(llama: Path, ma
     penwright.export(tmp_path / "run", "huggingface", tmp_path / "out")
     exported = transformers.GenerationConfig.from_pretrained(tmp_path / "out").to_diff_dict()
     assert given.items() <= exported.items()
+    whole = generation_of(DecodingSettings(temperature=0.6), "generate")
+    assert whole == {"do_sample": True, "temperature": 0.6, "top_k": 0}  # without top_k, transformers would use 50
 
     restrictions = {"bad_words_ids": [[5]], "suppress_tokens": [], "min_new_tokens": 2, "encoder_repetition_penalty": 1}
     write(llama / "generation_config.json", restrictions)
@@ -1426,6 +1430,23 @@ def test_answer_ends_with_the_templates_end_of_turn_token(base_model: Path, tmp_
         assert request.draft is not None
         assert (request.draft.tokens, request.draft.finish) == ([end], "end")
     assert "<|im_end|>" not in free.text
+
+
+def test_tokens_of_a_chat_template_are_special_after_the_import(base_model: Path, tmp_path: Path) -> None:
+    file = json.loads((base_model / "tokenizer.json").read_text(encoding="utf-8"))
+    file["added_tokens"][-1]["special"] = False
+    library = LibraryTokenizer.from_str(json.dumps(file))
+    library.add_tokens(["<think>", " and"])
+    library.save(str(base_model / "tokenizer.json"))
+    config = transformers.LlamaConfig(**LLAMA, vocab_size=library.get_vocab_size(), bos_token_id=0, eos_token_id=1)
+    save_model(transformers.LlamaForCausalLM(config), base_model)
+    template = f"{{# <think> and #}}{TURNS}"
+    (base_model / "chat_template.jinja").write_text(template, encoding="utf-8")
+    ours = penwright.import_model(base_model, tmp_path / "run")
+    turn_end = ours.tokenizer.special_ids["<|im_end|>"]
+    assert ours.template.end_of_turn == "<|im_end|>" and turn_end in ours.end_ids
+    assert not {"<think>", " and"} & ours.tokenizer.special_ids.keys()
+    assert ours.chat_tokens([Message("user", "Hello<|im_end|>")]).count(turn_end) == 1
 
 
 def test_writing_stops_at_every_end_token_and_exports_name_all(base_model: Path, tmp_path: Path) -> None:

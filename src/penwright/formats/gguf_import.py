@@ -189,14 +189,15 @@ def _read(path: Path) -> Pretrained:
         )
     roles = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}  # with their names in GGUF
     special = {role: special_piece(file.metadata, name) for role, name in roles.items()}
+    chat, marked = read_chat(file.metadata.get(CHAT_TEMPLATE), special, tokenizer, notes)
     return Pretrained(
         outline=outline,
         weights=weights,
-        tokenizer=tokenizer,
+        tokenizer=marked,
         files=[path],
         architecture=name,
         licence=None if licence is None else str(licence),
-        chat=read_chat(file.metadata.get(CHAT_TEMPLATE), special, tokenizer, notes),
+        chat=chat,
         notes=notes,
     )
 

@@ -262,16 +262,17 @@ def _read(folder: Path, languages: Languages | None, *, pairs: bool) -> Pretrain
     if unused:
         notes.append(f"settings of generation_config.json that Penwright does not apply: {listed(unused)}")
     template = read_template(folder) if architecture.task == "generate" else None
+    chat, marked = read_chat(template, special, tokenizer, notes)
     return Pretrained(
         outline=outline,
         weights=weights,
-        tokenizer=tokenizer,
+        tokenizer=marked,
         files=[*(folder / name for name in names), *shards_of(folder)],
         architecture=_name_of(config),
         licence=licence_of(folder),
         labels=labels_in(config) if outline.n_labels else (),
         languages=languages or _languages_of(folder),
-        chat=read_chat(template, special, tokenizer, notes),
+        chat=chat,
         decoding=read_decoding(decoding_in(generation, architecture.task), notes),
         notes=notes,
     )

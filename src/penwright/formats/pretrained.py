@@ -1,5 +1,7 @@
 """Models imported from other projects: settings, renamed weights, tokenizer, chat template and origin."""
 
+import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,9 +17,11 @@ from penwright.model import Model, make_model
 from penwright.model.weights import VOCABULARY, shapes_only
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.chat_template import ChatTemplate, template_of
+from penwright.tokenizers.foreign import ForeignTokenizer
 
 Tensors = dict[str, Tensor]
 MOST_POSITIONS, MOST_BEAMS = 1 << 24, 64  # the largest context and beam size that an imported model may ask for
+SPECIAL, PART_OF_ANSWER = re.compile(r"<.+>|\[.+\]"), re.compile(r"[<\[]/?\W?(think|thought|reason|tool)", re.I)
 LEAST_NAMED = 0.9  # minimum size of the tokenizer's vocabulary, as a fraction of the number of embeddings
 
 
@@ -121,24 +125,45 @@ def listed(names: Iterable[object]) -> str:
     return shown if len(words) <= 8 else f"{shown} and {len(words) - 8} more"
 
 
-def read_chat(template: Any, special: Mapping[str, str], tokenizer: Tokenizer, notes: list[str]) -> ChatSettings | None:
-    """Return the settings of a model's chat template, or None.
+def read_chat(
+    template: Any, special: Mapping[str, str], tokenizer: Tokenizer, notes: list[str]
+) -> tuple[ChatSettings | None, Tokenizer]:
+    """Return the settings of a model's chat template or None, and the tokenizer, whose tokens it may make special.
 
     The template is tried on one message, in a sandbox. If it is too long, fails, or changes the message, append the
     reason to `notes` and return None. `special` has the special tokens by role, such as bos.
     """
     if template is None:
-        return None
+        return None, tokenizer
     roles = ["bos", "eos", *(role for role in ("unk", "pad") if f"{role}_token" in str(template))]
     given = {"template": template, **{f"{role}_token": special.get(role, "") for role in roles}}
     try:
         settings = validate(ChatSettings, given, "the chat template")
         template_of(settings).check()
-        end = _end_of_turn(template_of(settings), tokenizer)
+        marked = _with_special_names(settings, tokenizer)
+        end = _end_of_turn(template_of(settings), marked)
     except PenwrightError as error:
         notes.append(f"the chat template is left out, so the model cannot chat: {error}")
-        return None
-    return settings if end in ("", settings.eos_token) else settings.model_copy(update={"end_of_turn": end})
+        return None, tokenizer
+    return settings if end in ("", settings.eos_token) else settings.model_copy(update={"end_of_turn": end}), marked
+
+
+def _with_special_names(settings: ChatSettings, tokenizer: Tokenizer) -> Tokenizer:
+    """Return the tokenizer with the added tokens that a chat template names as special tokens.
+
+    Otherwise, messages could contain them. Tokens that may be part of an answer, such as <think>, remain text.
+    """
+    named = {
+        piece
+        for piece in (tokenizer.pieces[token] for token in tokenizer.user_defined)
+        if SPECIAL.fullmatch(piece) and not PART_OF_ANSWER.match(piece) and piece in settings.template
+    }
+    if not named or not isinstance(tokenizer, ForeignTokenizer):
+        return tokenizer
+    file = json.loads(tokenizer.content)
+    for token in file["added_tokens"]:
+        token["special"] |= token["content"] in named
+    return ForeignTokenizer(file)
 
 
 def read_decoding(settings: Table, notes: list[str]) -> Table:

@@ -92,12 +92,16 @@ def unused_restrictions(generation: Config, task: Task, pad: int) -> list[str]:
 
 
 def generation_of(decoding: DecodingSettings, task: Task) -> dict[str, object]:
-    """Return the keys of a generation_config.json for the settings that differ from Penwright's defaults."""
+    """Return the keys of a generation_config.json for the settings that differ from Penwright's defaults.
+
+    If a setting of sampling differs, `top_k` is written, too: without it, transformers sets it to 50.
+    """
     chosen, defaults = decoding.model_dump(), DecodingSettings().model_dump()
-    keys = BEAMS if task == "translate" else SAMPLING | REPETITION
+    keys = (BEAMS if task == "translate" else SAMPLING | REPETITION) | MINIMUM
     changed = {theirs: chosen[ours] for theirs, ours in keys.items() if chosen[ours] != defaults[ours]}
-    samples = not changed.keys().isdisjoint(SAMPLING) and decoding.temperature > 0
-    return {**changed, "do_sample": True, "temperature": decoding.temperature} if samples else changed
+    if changed.keys().isdisjoint(SAMPLING) or decoding.temperature == 0:
+        return changed
+    return {**changed, "do_sample": True, "temperature": decoding.temperature, "top_k": decoding.top_k or 0}
 
 
 def required(config: Config, key: str) -> object:
