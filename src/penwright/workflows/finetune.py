@@ -14,6 +14,7 @@ from penwright.formats.pretrained import listed
 from penwright.languages import Languages, languages_between, same_languages
 from penwright.model import HEAD, Model
 from penwright.model.weights import start_from, weights_for
+from penwright.run.folder import Run
 from penwright.run.provenance import MAY_CHANGE, corpus_record
 from penwright.tasks import TASKS, AnyCorpus, kept_training_tokens, token_store
 from penwright.text import words
@@ -224,11 +225,16 @@ def _split_words(words: Iterable[str], tokenizer: Tokenizer) -> list[str]:
     return [word for word in words if min(len(tokenizer.encode(form)) for form in (word, f" {word}")) > 1]
 
 
-def start_from_base(model: Model, recipe: Recipe, tokenizer: Tokenizer, labels: Sequence[str]) -> bool:
-    """Load the weights of the base model, if there is one, into the model. Return whether the model has a new head."""
+def start_from_base(
+    model: Model, recipe: Recipe, tokenizer: Tokenizer, labels: Sequence[str], run: Run | None = None
+) -> bool:
+    """Load the weights of the base model, if there is one, into the model. Return whether the model has a new head.
+
+    `run` is the run that is resumed, if any.
+    """
     if recipe.finetuning is None:
         return False
-    base = open_base(recipe)
+    base = open_base(recipe, run)
     weights = base_weights(recipe, base, tokenizer)
     if base.card.labels != tuple(labels) or base.recipe.model.problem_type != recipe.model.problem_type:
         weights = {name: tensor for name, tensor in weights.items() if not name.startswith("output.")}

@@ -42,17 +42,23 @@ FILES_OF_RANKS = (TOKENIZER, CORPUS)  # files of the run folder that rank 0 send
 
 
 def make_context(
-    recipe: Recipe, corpus: AnyCorpus, tokenizer: Tokenizer, device: torch.device, *, is_new: bool
+    recipe: Recipe,
+    corpus: AnyCorpus,
+    tokenizer: Tokenizer,
+    device: torch.device,
+    run: Run | None = None,
+    *,
+    is_new: bool,
 ) -> RunContext:
     """Store the tokens of the corpus, and initialize the model. If there is a base model, load its weights.
 
-    A resumed run loads a checkpoint afterwards, but not the base weights that adapters and averages with them need.
+    A resumed `run` loads a checkpoint afterwards, but not the base weights that adapters and averages with them need.
     """
     training = token_store(recipe.task, corpus, tokenizer, corpus.labels, held_out=False)
     held_out = token_store(recipe.task, corpus, tokenizer, corpus.labels, held_out=True)
     model = make_model(recipe.task, tokenizer.vocab_size, recipe.model, len(corpus.labels), recipe.lora)
     needs_base = is_new or recipe.lora or (recipe.finetuning and recipe.finetuning.base_weight)
-    has_new_head = bool(needs_base) and start_from_base(model, recipe, tokenizer, corpus.labels)
+    has_new_head = bool(needs_base) and start_from_base(model, recipe, tokenizer, corpus.labels, run)
     if recipe.finetuning and recipe.finetuning.contrastive:
         has_new_head = True  # contrastive fine-tuning fits a new head even if the base has the same labels
     if recipe.finetuning and recipe.finetuning.freeze_embeddings:
@@ -85,7 +91,7 @@ def reopen(
     tokenizer = Tokenizer.load(run.tokenizer_path)
     if checkpoint:
         require_shapes(checkpoint, recipe, tokenizer.vocab_size, len(corpus.labels))
-    context = make_context(recipe, corpus, tokenizer, machine.device, is_new=is_new)
+    context = make_context(recipe, corpus, tokenizer, machine.device, run, is_new=is_new)
     card = corpus_record(run).card  # its limit and languages may be those of the base
     limit, languages, hints = card.max_source_tokens, card.languages, card.hints
     card = replace(context.card, max_source_tokens=limit, languages=languages, hints=hints)
