@@ -61,7 +61,9 @@ def with_old_text(context: RunContext, batches: AnyBatches) -> AnyBatches:
     for old in reversed(old_texts(context.recipe)):
         corpus = _without_held_out(old, context.corpus)
         store = token_store(old.recipe.task, corpus, context.tokenizer, corpus.labels, held_out=False)
-        own: Batches[Any] = TASKS[old.recipe.task].batches(replace(context, corpus=corpus), store)
+        recipe = context.recipe.model_copy(update={"chat": old.recipe.chat})  # the template may be another one
+        theirs = replace(context, corpus=corpus, recipe=recipe)
+        own: Batches[Any] = TASKS[old.recipe.task].batches(theirs, store)
         mixed = _mixed(own, mixed, old.recipe)
     new: Batches[Any] = batches
     return _mixed(new, mixed, context.recipe)
