@@ -97,7 +97,8 @@ def check_foreign_file(file: Table) -> None:
         raise ValueError(f"its token ids are not between 0 and {MOST_PIECES:,}")
     known = {"ByteLevel", "WordPiece", "Metaspace"}
     decoders = parts_of(file, "decoder")
-    if model["type"] != "WordPiece" and not known & {part["type"] for part in decoders} and not _spaces(decoders):
+    is_read = model["type"] == "WordPiece" or is_unmerged(file)
+    if not is_read and not known & {part["type"] for part in decoders} and not _spaces(decoders):
         raise ValueError(
             f"its decoder is {file.get('decoder')!r}. Penwright supports ByteLevel, WordPiece and Metaspace"
         )
@@ -158,6 +159,12 @@ def no_panic(error: Exception) -> Iterator[None]:
 def _spaces(decoders: list[Table]) -> bool:
     """Return whether a decoder replaces SentencePiece's symbol for a space, like the decoder of Llama 2."""
     return any(part["type"] == "Replace" and part.get("pattern") == {"String": "\u2581"} for part in decoders)
+
+
+def is_unmerged(file: Table) -> bool:
+    """Return whether each character is a token, as in a tokenizer of type "characters"."""
+    types = [part["type"] for part in parts_of(file, "decoder")]
+    return types == ["Fuse"] and file["model"]["type"] == "BPE" and not file["model"].get("merges")
 
 
 def parts_of(file: Table, name: str) -> list[Table]:

@@ -13,7 +13,7 @@ from tokenizers import Encoding
 from tokenizers import Tokenizer as LibraryTokenizer
 
 from penwright.errors import PenwrightError
-from penwright.tokenizers.checks import FOREIGN, MOST_PIECES, Table, check_foreign_file, no_panic, parts_of
+from penwright.tokenizers.checks import FOREIGN, MOST_PIECES, Table, check_foreign_file, is_unmerged, no_panic, parts_of
 from penwright.tokenizers.encoders import BYTE_OF, Ragged, ids_type
 from penwright.tokenizers.tokenizer import Tokenizer, well_formed
 
@@ -241,6 +241,9 @@ class ForeignTokenizer(Tokenizer):
         if "ByteLevel" in types:
             self.kind, self.prefix_space = "bpe", any(part.get("add_prefix_space") for part in splitters)
             return lambda piece: b"".join(BYTE_OF.get(letter) or letter.encode() for letter in piece)
+        if is_unmerged(self._plain):
+            self.kind, self.prefix_space = "characters", False
+            return str.encode
         self.kind = "sentencepiece"
         normalizers = parts_of(self._plain, "normalizer")
         self.prefix_space = any(part["type"] == "Prepend" for part in normalizers) or any(
