@@ -1,6 +1,7 @@
 """`penwright chat`, and runs trained on prompts and answers."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -8,9 +9,19 @@ from pathlib import Path
 import pytest
 
 import penwright as penwright_package
-from penwright.tokenizers.chat_template import Message
+from penwright.config import Table
+from penwright.data.batches import MixedBatches
+from penwright.errors import UsageError
+from penwright.run.folder import Run
+from penwright.tasks import TASKS
+from penwright.tokenizers.chat_template import PLAIN, Message
+from penwright.workflows.old_text import with_old_text
+from penwright.workflows.plan import prepare
+from penwright.workflows.train import _begin
 
 from .conftest import QUICK, Command
+
+TALK = [Message("user", "Will there be rain?"), Message("assistant", "Yes, rain."), Message("user", "And snow?")]
 
 
 @pytest.fixture(scope="module")
@@ -83,3 +94,51 @@ def test_spaces_around_an_answer_are_stripped(chat_run: Path, monkeypatch: pytes
     monkeypatch.setattr(model, "_stream", stream)
     assert "".join(model.stream_answer([Message("user", "Hello")])) == "so be it "
     assert model.answer([Message("user", "Hello")]).text == "so be it"
+
+
+def test_exported_chat_model_keeps_the_plain_template(chat_run: Path, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    penwright_package.export(chat_run, "huggingface", tmp_path / "exported")
+    ours = penwright_package.load(chat_run).chat_tokens(TALK)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "exported")
+    messages = [message._asdict() for message in TALK]
+    assert theirs.apply_chat_template(messages, add_generation_prompt=True)["input_ids"] == ours
+    again = penwright_package.import_model(tmp_path / "exported", tmp_path / "again")
+    assert again.chat_tokens(TALK) == ours
+
+
+def test_adapter_keeps_the_template_until_its_base_is_moved(penwright: Command, runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "chat.jsonl").write_text(
+        "".join(f"{json.dumps({'prompt': f'Is it day {n}?', 'completion': f'Day {n}.'})}\n" for n in range(60)),
+        encoding="utf-8",
+    )
+    base, run = tmp_path / "base", tmp_path / "run"
+    shutil.copytree(runs / "writer", base)
+    options = ["--from", base, "--lora", 2, "--steps", 2, "--set", "training.device=cpu"]
+    made = penwright("train", tmp_path / "chat.jsonl", "--run", run, *options)
+    assert made.returncode == 0, made.stderr
+    penwright_package.export(run, "peft", tmp_path / "adapter")
+    penwright_package.export(base, "penwright", tmp_path / "merged", adapter=tmp_path / "adapter")
+    ours, merged = penwright_package.load(run), penwright_package.load(tmp_path / "merged")
+    assert merged.chat_tokens(TALK) == ours.chat_tokens(TALK)
+    with pytest.raises(UsageError, match="leave out --adapter"):
+        penwright_package.export(run, "peft", tmp_path / "other", adapter=tmp_path / "adapter")
+    base.rename(tmp_path / "moved")
+    refused = penwright("train", "--resume", run, "--steps", 4)
+    assert (refused.returncode, "set [finetuning] base in" in refused.stderr) == (1, True)
+
+
+def test_old_answers_end_as_in_the_template_of_the_base(chat_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "chat.jsonl").write_text(
+        "".join(f"{json.dumps({'prompt': f'Rain on {n}?', 'completion': f'Yes {n}.'})}\n" for n in range(60)),
+        encoding="utf-8",
+    )
+    other = {"template": PLAIN, "end_of_turn": "<s>"}
+    given: Table = {"data": {"train": [str(tmp_path / "chat.jsonl")]}, "training": {"steps": 3}, "chat": other}
+    given["finetuning"] = {"base": str(chat_run), "keep_old": 0.25}
+    context = _begin(prepare(given), Run.create(tmp_path / "run"), [])
+    assert context.training is not None
+    mixed = with_old_text(context, TASKS["chat"].batches(context, context.training))
+    assert isinstance(mixed, MixedBatches)
+    ends = (context.tokenizer.start_id, context.tokenizer.end_id)
+    assert (mixed.new.markers.end, mixed.old.markers.end) == ends

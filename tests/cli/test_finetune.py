@@ -15,6 +15,7 @@ from penwright.data.batches import MixedBatches
 from penwright.errors import PenwrightError
 from penwright.run.folder import Run
 from penwright.tasks import TASKS
+from penwright.workflows.export import export
 from penwright.workflows.load import open_run
 from penwright.workflows.old_text import old_texts, with_old_text
 from penwright.workflows.plan import prepare
@@ -146,6 +147,9 @@ def test_keep_old_averages_the_weights_with_those_of_the_base(
     assert any(not torch.equal(tensor, trained[f"raw/{name}"]) for name, tensor in checkpoint.weights().items())
     refused = penwright("train", new_text / "nights.txt", *options, "--lora", 2, "--set", "finetuning.base_weight=0.2")
     assert (refused.returncode, "base_weight cannot be combined with [lora]" in refused.stderr) == (2, True)
+    said: list[str] = []
+    export(tmp_path / "run", "penwright", tmp_path / "copy", say=said.append)
+    assert any("no longer that of" in line and str(runs / "writer") in line for line in said)
     assert_a_chat_model_keeps_both_older_texts(runs, tmp_path)
 
 

@@ -106,6 +106,18 @@ def test_code_in_the_readme_runs_an_imported_writer(conventions, template, rando
     assert len(expected.text) > 14 and found.startswith(expected.text)
 
 
+def test_code_in_the_readme_stops_at_every_end_token(random_model, tmp_path):
+    pytest.importorskip("ctranslate2", reason="the extra penwright[ctranslate2] is not installed")
+    tokenizer = foreign({"ends": (4,)})
+    model = random_model("generate", tokenizer, output_bias=True)
+    for end in (4, 5):
+        with torch.no_grad():
+            model.output.bias[end] = 10_000 * end
+        save_ctranslate2(model, tokenizer, tmp_path)
+        assert run_usage(usage_of(model, tokenizer, 5), tmp_path) == ""
+    assert "end_token" not in usage_of(model, foreign({}), 2)
+
+
 @pytest.mark.parametrize("languages", [{}, LANGUAGES])
 def test_code_in_the_readme_runs_an_imported_translator(languages, random_model, tmp_path):
     pytest.importorskip("ctranslate2", reason="the extra penwright[ctranslate2] is not installed")

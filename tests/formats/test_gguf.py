@@ -1,16 +1,23 @@
 """llama.cpp gets the same tokens and logits from our GGUF files."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
 
 from penwright.config import Table
 from penwright.errors import PenwrightError
+from penwright.formats.export import ModelMetadata
 from penwright.formats.gguf import save_gguf
 from penwright.formats.gguf_import import read_gguf
+from penwright.generation.generator import Generator
 from penwright.model import make_model
 from penwright.model.transformer import DecoderOnly
 from penwright.model.weights import load_weights
+from penwright.tokenizers.chat_template import PLAIN_TEMPLATE, Message, plain_settings, template_of
+from penwright.tokenizers.checks import FOREIGN
+from penwright.tokenizers.foreign import ForeignTokenizer
 from penwright.tokenizers.training import train_tokenizer
 
 pytest.importorskip("gguf", reason="the extra penwright[gguf] is not installed")
@@ -151,6 +158,26 @@ def test_tokenizer_that_joins_vowel_signs_is_refused(random_model, tmp_path):
     tokenizer = train_tokenizer("bpe", ["ฉันรักน้ำที่นี่ " * 50], 300)
     with pytest.raises(PenwrightError, match="vowel signs"):
         save_gguf(random_model("generate", tokenizer), tokenizer, tmp_path)
+
+
+@pytest.mark.parametrize("normalizer", [{"type": "Lowercase"}, {"type": "NFC"}])
+def test_tokenizer_that_normalizes_texts_is_refused(normalizer, random_model, bpe, tmp_path):
+    ends = {"pad": bpe.pad_id, "start": bpe.start_id, "end": bpe.end_id}
+    tokenizer = ForeignTokenizer({**json.loads(bpe.library.to_str()), "normalizer": normalizer, FOREIGN: ends})
+    with pytest.raises(PenwrightError, match=f"normalize texts .*{normalizer['type']}"):
+        save_gguf(random_model("generate", tokenizer), tokenizer, tmp_path)
+
+
+def test_plain_chat_template_is_written_with_its_special_tokens(random_model, bpe, tmp_path):
+    model, talk = (
+        random_model("generate", bpe),
+        [Message("user", "The"), Message("assistant", "cat"), Message("user", "")],
+    )
+    save_gguf(model, bpe, tmp_path, metadata=ModelMetadata(chat=plain_settings(bpe)))
+    read = read_gguf(tmp_path / "model.gguf")
+    again = Generator(model, read.tokenizer, template=template_of(read.chat))
+    assert read.chat is not None
+    assert again.chat_tokens(talk) == Generator(model, bpe, template=PLAIN_TEMPLATE).chat_tokens(talk)
 
 
 def test_translator_is_refused(random_model, bpe, tmp_path):

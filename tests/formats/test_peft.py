@@ -172,7 +172,7 @@ def random_adapter(model: Model) -> Adapter:
 def test_adapter_of_a_classifier_has_the_names_of_transformers(random_model, bpe: Tokenizer, tmp_path: Path) -> None:
     model, base = random_model("classify", bpe, **ENCODER, balanced=True), random_model("classify", bpe, **ENCODER)
     adapter = random_adapter(model)
-    save_adapter(adapter, "bert", "classify", model, bpe, tmp_path, LABELS)
+    save_adapter(adapter, "bert", "classify", model, bpe, tmp_path, ModelMetadata(LABELS))
     names = load_file(tmp_path / "adapter_model.safetensors").keys()
     assert "base_model.model.bert.encoder.layer.0.attention.self.query.lora_A.weight" in names
     assert {"base_model.model.classifier.bias", "base_model.model.bert.pooler.dense.weight"} < names
@@ -194,7 +194,7 @@ def test_adapter_of_a_classifier_of_several_labels_keeps_its_thresholds(random_m
     model = random_model("classify", bpe, **ENCODER, problem_type="multi_label_classification")
     adapter = random_adapter(model)
     adapter.tensors["thresholds"] = torch.tensor([0.25, 0.75])
-    save_adapter(adapter, "bert", "classify", model, bpe, tmp_path, LABELS)
+    save_adapter(adapter, "bert", "classify", model, bpe, tmp_path, ModelMetadata(LABELS))
     config = json.loads((tmp_path / "adapter_config.json").read_text(encoding="utf-8"))
     assert config["modules_to_save"] == ["classifier", "pooler"], "transformers has no thresholds"
     read = load_adapter(tmp_path, model, bpe, "", LABELS)

@@ -12,7 +12,14 @@ from tokenizers import Tokenizer as LibraryTokenizer
 from penwright.config import ChatSettings
 from penwright.errors import PenwrightError
 from penwright.tokenizers import chat_template
-from penwright.tokenizers.chat_template import PLAIN, ChatTemplate, Message, encode_pieces, template_of
+from penwright.tokenizers.chat_template import (
+    PLAIN,
+    ChatTemplate,
+    Message,
+    RejectedMessages,
+    encode_pieces,
+    template_of,
+)
 from penwright.tokenizers.foreign import ForeignTokenizer
 from penwright.tokenizers.markup import Markup
 from penwright.tokenizers.training import train_tokenizer
@@ -209,6 +216,13 @@ def test_special_tokens_in_messages_are_encoded_as_text() -> None:
     template = ChatTemplate("{{ '</s>' }}{{ messages[0].content }}")
     tokens = encode_pieces(tokenizer, template.turns([Message("user", "a</s>")])[1])
     assert tokens == [tokenizer.end_id, *b"a</s>"]
+
+
+@pytest.mark.parametrize("role", ["user</s>", "user\n", "", "[INST]"])
+def test_special_tokens_in_roles_are_refused(role: str) -> None:
+    with pytest.raises(RejectedMessages, match="cannot be the role"):
+        ChatTemplate().turns([Message(role, "a")])
+    assert not ChatTemplate().rejects([Message("Dr. O'Neil-2", "a")])
 
 
 @pytest.mark.parametrize(

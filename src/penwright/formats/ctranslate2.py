@@ -81,11 +81,17 @@ def save_ctranslate2(
         (folder / "target_tokenizer.json").write_bytes(tokenizer.target.plain_content)
 
 
-def usage_of(model: Model, tokenizer: Tokenizer) -> str:
-    """Return Markdown for README.md: Python code that runs the exported model, with the special tokens it expects."""
+def usage_of(model: Model, tokenizer: Tokenizer, end_of_answer: int | None = None) -> str:
+    """Return Markdown for README.md: Python code that runs the exported model, with the special tokens it expects.
+
+    `end_of_answer` is the token that ends the answers of a chat model.
+    """
     if isinstance(model, DecoderOnly):
         before = [tokenizer.start_id] if tokenizer.begins else []
-        run = "ctranslate2.Generator(folder).generate_batch([tokens], max_length=20, include_prompt_in_result=False)"
+        ends = dict.fromkeys([*tokenizer.end_ids, tokenizer.end_id if end_of_answer is None else end_of_answer])
+        stop = f", end_token={[tokenizer.pieces[token] for token in ends]}" if len(ends) > 1 else ""
+        options = f"max_length=20, include_prompt_in_result=False{stop}"
+        run = f"ctranslate2.Generator(folder).generate_batch([tokens], {options})"
         written = "found.sequences[0]"
     else:
         before, prefix = tokenizer.source(())[:-1], [tokenizer.pieces[token] for token in tokenizer.target_prefix]

@@ -1,12 +1,13 @@
 """Import and export of tokenizers in GGUF files: SentencePiece, and byte-level BPE with a known word-splitting rule."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from penwright.errors import PenwrightError
 from penwright.tokenizers import Tokenizer
-from penwright.tokenizers.checks import FOREIGN
-from penwright.tokenizers.foreign import Conventions, ForeignTokenizer
+from penwright.tokenizers.checks import FOREIGN, parts_of
+from penwright.tokenizers.foreign import SPACE, Conventions, ForeignTokenizer
 from penwright.tokenizers.sentencepiece import (
     BYTE,
     CONTROL,
@@ -41,6 +42,7 @@ def _split(pattern: str) -> Table:
     return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
 
 
+SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
 GPT2_WORDS = BYTES | {"use_regex": True}
 WORDS: dict[str, Table] = {  # llama.cpp's rules for splitting text into words, by name
     "gpt-2": GPT2_WORDS,
@@ -186,6 +188,7 @@ def describe_tokenizer(writer: Any, tokenizer: Tokenizer, end_of_answer: int) ->
     pieces, types = tokenizer.pieces, [_type(tokenizer, token) for token in range(tokenizer.vocab_size)]
     if tokenizer.kind == "sentencepiece" and tokenizer.merges:
         ranks = {left + right: rank for rank, (left, right) in reversed(list(enumerate(tokenizer.merges, 1)))}
+        _require_normalizer(tokenizer, [{"type": "Prepend", "prepend": SPACE}, SPACES])
         writer.add_tokenizer_model("llama")
         writer.add_token_scores([float(-ranks.get(piece, 0)) for piece in pieces])
         writer.add_add_space_prefix(tokenizer.prefix_space)
@@ -193,6 +196,7 @@ def describe_tokenizer(writer: Any, tokenizer: Tokenizer, end_of_answer: int) ->
         words = words_of(tokenizer)
         if tokenizer.kind != "bpe" or words is None:
             raise PenwrightError(_unsupported(tokenizer))
+        _require_normalizer(tokenizer, [{"type": "NFC"}] if words == "qwen2" else [])
         writer.add_tokenizer_model("gpt2")
         writer.add_tokenizer_pre(words)
         writer.add_token_merges([" ".join(pair) for pair in tokenizer.merges])
@@ -206,6 +210,16 @@ def describe_tokenizer(writer: Any, tokenizer: Tokenizer, end_of_answer: int) ->
     for add, token in zip((writer.add_eot_token_id, writer.add_eom_token_id), others, strict=False):
         add(token)
     writer.add_add_bos_token(tokenizer.begins)
+
+
+def _require_normalizer(tokenizer: Tokenizer, known: list[Table]) -> None:
+    """Raise PenwrightError if the tokenizer changes texts in steps that llama.cpp does not take."""
+    steps = parts_of(json.loads(tokenizer.library.to_str()), "normalizer")
+    if others := [step["type"] for step in steps if step not in known]:
+        raise PenwrightError(
+            f"llama.cpp would not normalize texts as this model's tokenizer does ({', '.join(others)}), so its tokens "
+            "would differ. The model can be exported to huggingface"
+        )
 
 
 def _unsupported(tokenizer: Tokenizer) -> str:

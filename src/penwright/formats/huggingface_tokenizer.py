@@ -28,6 +28,7 @@ from penwright.tokenizers.sentencepiece import as_tokenizer_json, parse_sentence
 
 Table = dict[str, Any]
 USUAL = {role: f"[{role.upper()}]" for role in ("cls", "sep", "pad", "unk", "mask")}  # special tokens of BERT
+TEMPLATE = "chat_template.jinja"
 TWO_ENDS = ("roberta", "xlm-roberta")  # model types whose pairs are <s> a </s></s> b </s>
 ROLES: dict[Task, dict[str, tuple[str, ...]]] = {  # roles of the special tokens that begin and end a text
     "generate": {"start": ("bos", "eos"), "end": ("eos",), "pad": ("pad", "eos")},
@@ -111,7 +112,7 @@ def _numbered(file: Table, numbers: Mapping[str, int]) -> tuple[tuple[int, ...],
 
 def read_template(folder: Path) -> Any:
     """Return the chat template of a model, or None. If there are several, return the one named `default`."""
-    if (content := read_content(folder, "chat_template.jinja", MOST_IN_SMALL)) is not None:
+    if (content := read_content(folder, TEMPLATE, MOST_IN_SMALL)) is not None:
         return content.decode("utf-8", "replace")
     template = read_optional(folder, "tokenizer_config.json").get("chat_template")
     if not isinstance(template, list):

@@ -39,10 +39,11 @@ def save_tokenizer(
     settings |= {"clean_up_tokenization_spaces": False}
     types = ["token_type_ids"] if model.settings.token_types == 2 else []
     settings["model_input_names"] = ["input_ids", *types, "attention_mask"]
-    if chat is None:
-        settings["split_special_tokens"] = True  # encode "</s>" inside a text as plain text, not as a special token
-    else:  # the template's special tokens must not be split, so special tokens in messages are not split either
+    if chat is not None:
         settings["chat_template"] = chat.template
+    # Encode "</s>" inside a text as plain text, unless a template names special tokens, which must not be split.
+    if chat is None or not any(name in chat.template for name in (*tokenizer.special_ids, "_token")):
+        settings["split_special_tokens"] = True
     write_table(folder / "tokenizer_config.json", {**settings, **special})
 
 

@@ -17,9 +17,11 @@ from torch import Tensor
 from penwright.config import LoraSettings, Task, validate
 from penwright.errors import PenwrightError, PenwrightWarning
 from penwright.formats.architectures import Architecture
+from penwright.formats.export import NO_METADATA, ModelMetadata
 from penwright.formats.huggingface import tensor_sources
 from penwright.formats.huggingface_export import architecture_for, folded
 from penwright.formats.huggingface_files import ADAPTER_CONFIG
+from penwright.formats.huggingface_tokenizer import TEMPLATE
 from penwright.formats.pretrained import LEAST_NAMED, listed, require_memory
 from penwright.model import HEAD, Model
 from penwright.model.lora import A, B, adapted_layers
@@ -78,15 +80,21 @@ class AdapterConfig(BaseModel):
 
 
 def save_adapter(
-    adapter: Adapter, base: str, task: Task, model: Model, tokenizer: Tokenizer, folder: Path, labels: Labels = ()
+    adapter: Adapter,
+    base: str,
+    task: Task,
+    model: Model,
+    tokenizer: Tokenizer,
+    folder: Path,
+    metadata: ModelMetadata = NO_METADATA,
 ) -> None:
-    """Write an adapter of this model into an empty folder.
+    """Write an adapter of this model, and its chat template if it has one, into an empty folder.
 
     If transformers has a class for the model, the modules are renamed as in that class. Otherwise, they keep their
     names, and only Penwright can read the adapter. Raises PenwrightError if the class combines modules that have
     separate adapters.
     """
-    architecture = architecture_for(model, tokenizer, labels)
+    architecture = architecture_for(model, tokenizer, metadata.labels)
     if architecture is None:
         warn(f"transformers has no class for this model, so only Penwright can read {ADAPTER}", PenwrightWarning, 2)
     prefix = f"{architecture.model_type}." if architecture else ""
@@ -107,6 +115,8 @@ def save_adapter(
         "fan_in_fan_out": architecture is not None and any(each.transposed for each in architecture.modules),
     }
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    if metadata.chat is not None:
+        (folder / TEMPLATE).write_text(metadata.chat.template, encoding="utf-8")
     named = {f"{PREFIX}{name}{'.weight' if name.endswith((A, B)) else ''}": each for name, each in tensors.items()}
     save_file(named, folder / ADAPTER, metadata={"format": "pt", BASE: adapter.base_sha256 or ""})
     let_others_read(folder / ADAPTER)

@@ -18,8 +18,9 @@ from penwright.tokenizers.encoders import Ragged
 from penwright.tokenizers.markup import AfterAnswer, Answer, Markup, Separator
 from penwright.tokenizers.tokenizer import Tokenizer
 
+CONTENT = "{{ message.content }}"
 PLAIN = (
-    "{% for message in messages %}{{ '\\n' if not loop.first }}{{ message.role | capitalize }}:\n{{ message.content }}"
+    f"{{% for message in messages %}}{{{{ '\\n' if not loop.first }}}}{{{{ message.role | capitalize }}}}:\n{CONTENT}"
     "{% endfor %}{{ '\\nAssistant:\\n' if add_generation_prompt }}"
 )
 OPEN, CLOSE = "\ue000", "\ue001"  # enclose a placeholder: a message's number, which replaces its content
@@ -30,6 +31,7 @@ REASONED = re.compile(f".*{END_OF_REASONING}\n*", re.DOTALL)
 PLACE = re.compile(f"({EDGE}?)({REASONING}{END_OF_REASONING}\n*{EDGE})?{OPEN}(\\d{{1,6}}){CLOSE}({EDGE}?)")
 PROBE = 'Say "hé" & <go>'  # a message to test whether a template copies messages unchanged
 ASSISTANT = "assistant"
+ROLE = re.compile(r"[\w .'-]{1,100}")  # templates copy roles, so a role must not contain special tokens
 MOST_SECONDS = 10
 LIMITS = {"RLIMIT_AS": 512 << 20, "RLIMIT_CPU": MOST_SECONDS, "RLIMIT_CORE": 0}
 
@@ -155,6 +157,9 @@ def _marked(messages: Sequence[Message], starts: Sequence[int]) -> tuple[Message
 
 def _rendered(template: ChatTemplate, messages: tuple[Message, ...]) -> str:
     """Render the template. Raise PenwrightError if it is invalid, rejects the messages, or exceeds a limit."""
+    for message in messages:
+        if not ROLE.fullmatch(message.role):
+            raise RejectedMessages(f"{message.role!r} cannot be the role of a message. Use user or {ASSISTANT}")
     today = date.today() if "strftime_now" in template.source else None  # such a template writes the date
     answer = _answer(template, messages, today)
     if "invalid" in answer:
@@ -190,6 +195,14 @@ def _answer(template: ChatTemplate, messages: tuple[Message, ...], today: date |
 
 
 PLAIN_TEMPLATE = ChatTemplate()
+
+
+def plain_settings(tokenizer: Tokenizer) -> ChatSettings:
+    """Return the plain template for other programs, with the start and end tokens that Penwright adds by itself."""
+    answers = PLAIN.replace(CONTENT, f"{CONTENT}{{{{ eos_token if message.role == '{ASSISTANT}' }}}}")
+    start, end = tokenizer.pieces[tokenizer.start_id], tokenizer.pieces[tokenizer.end_id]
+    template = f"{'{{ bos_token }}' * tokenizer.begins}{answers}"
+    return ChatSettings(template=template, bos_token=start, eos_token=end)
 
 
 def template_of(settings: ChatSettings | None) -> ChatTemplate:

@@ -18,8 +18,10 @@ from penwright.formats.export import NO_METADATA, ModelMetadata, new_folder, wri
 from penwright.formats.gguf import save_gguf
 from penwright.formats.huggingface_export import architecture_for, save_huggingface
 from penwright.formats.huggingface_files import licence_of, without_prefix
+from penwright.formats.huggingface_tokenizer import read_template
 from penwright.formats.onnx import save_onnx
 from penwright.formats.peft import ADAPTER, Adapter, load_adapter, save_adapter
+from penwright.formats.pretrained import read_chat
 from penwright.model import EncoderOnly, Model
 from penwright.model.lora import merged
 from penwright.model.weights import load_weights, weights_of
@@ -33,6 +35,7 @@ from penwright.tasks.labelled import classifier_model, predictions
 from penwright.tasks.multi_label import fit_thresholds
 from penwright.text import count
 from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.chat_template import plain_settings, template_of
 from penwright.workflows.evaluate import evaluation_context, open_corpus_of
 from penwright.workflows.load import OpenedRun, open_base, open_run
 
@@ -66,11 +69,14 @@ def export(
     alone. Its scores are reported, and written to README.md. Raises UsageError if the run has no adapter to write.
     """
     run = open_run(folder)
+    if to == "peft" and adapter is not None:
+        raise UsageError("--to peft writes the adapter of a run, and merges no other adapter: leave out --adapter")
     if to == "peft":
         _save_adapter(run, output, say)
         return
     model, origin = run.model(), corpus_record(run.run).imported
     if adapter is not None:
+        run = _with_chat_of(adapter, run, say)
         labels, source = run.card.labels, origin.source if origin else None
         adapter_weights = load_adapter(adapter, model, run.tokenizer, run.best.weights_sha256, labels, source)
         load_weights(model, merged(run.weights(), adapter_weights.tensors, adapter_weights.settings), str(adapter))
@@ -79,6 +85,9 @@ def export(
         with new_folder(output) as unfinished:
             weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
             _save_run(run, weights, origin, unfinished)
+            if run.recipe.finetuning and run.recipe.finetuning.keep_old:
+                base = run.recipe.finetuning.base
+                say(f"--keep-old with the new run mixes in its own text, but no longer that of {base}")
         return
     metadata = _metadata(run, origin)
     if to == "huggingface" and run.recipe.model.ngrams and architecture_for(model, run.tokenizer, metadata.labels):
@@ -88,7 +97,8 @@ def export(
     if to == "huggingface":
         metadata = metadata._replace(card=metadata.card + _thresholds(model, metadata.labels))
     if to == "ctranslate2":
-        metadata = metadata._replace(card=metadata.card + usage_of(model, run.tokenizer))
+        end = template_of(metadata.chat).end_of_answer(run.tokenizer)
+        metadata = metadata._replace(card=metadata.card + usage_of(model, run.tokenizer, end))
     save_as(to, model, run.tokenizer, output, precision, metadata)
 
 
@@ -182,6 +192,18 @@ def _with_adapter(origin: Origin, adapter: Path) -> Origin:
     return origin.model_copy(update={"adapters": [*origin.adapters, added]})
 
 
+def _with_chat_of(adapter: Path, run: OpenedRun, say: Say) -> OpenedRun:
+    """Return the run with the chat template of an adapter, unless the run is a chat model itself."""
+    if run.recipe.task != "generate" or run.recipe.chat is not None:
+        return run
+    start, end = (run.tokenizer.pieces[token] for token in (run.tokenizer.start_id, run.tokenizer.end_id))
+    notes = list[str]()
+    chat, tokenizer = read_chat(read_template(adapter), {"bos": start, "eos": end}, run.tokenizer, notes)
+    for note in notes:
+        say(note)
+    return run._replace(recipe=run.recipe.model_copy(update={"chat": chat}), tokenizer=tokenizer)
+
+
 def _metadata(run: OpenedRun, origin: Origin | None) -> ModelMetadata:
     """Return the labels of a run and, if the run or its base was imported, the model's origin and licence."""
     record, card = corpus_record(run.run), ""
@@ -191,7 +213,7 @@ def _metadata(run: OpenedRun, origin: Origin | None) -> ModelMetadata:
         files = "".join(f"- {Path(file.path).name}, sha256 {file.sha256}\n" for file in made_of)
         what = f"was {origin}" if record.is_untrained else f"was fine-tuned from a model that was {origin}"
         card = f"{front}This model {what}. Imported files:\n\n{files}"
-    chat = run.recipe.chat
+    chat = plain_settings(run.tokenizer) if run.recipe.task == "chat" and not run.recipe.chat else run.recipe.chat
     if chat is not None and "enable_thinking" in chat.template and not record.is_untrained:
         # The run was trained on answers without reasoning. Other programs would ask for reasoning by default.
         chat = chat.model_copy(update={"template": f"{{% set enable_thinking = false %}}{chat.template}"})
@@ -216,7 +238,7 @@ def _save_adapter(run: OpenedRun, output: Path, say: Say) -> None:
     adapter = Adapter(recipe.lora, weights, recipe.finetuning.base_sha256)
     with new_folder(output) as unfinished:
         name = base or recipe.finetuning.base
-        save_adapter(adapter, name, recipe.task, model, run.tokenizer, unfinished, metadata.labels)
+        save_adapter(adapter, name, recipe.task, model, run.tokenizer, unfinished, metadata)
         write_card(metadata, unfinished)
 
 
