@@ -96,6 +96,14 @@ def test_short_conversation_does_not_wait_until_patterns_are_compiled(answering:
         may_end.set()
 
 
+def test_messages_longer_than_the_context_are_refused(answering: Answering) -> None:
+    writer, chat, _ = answering
+    refused = chat(messages=[{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello" * 500}])
+    assert (refused["status"], refused["error"]["code"]) == (400, "context_length_exceeded")
+    assert f"reads at most {writer.model.settings.context_length}" in refused["error"]["message"]
+    assert chat(messages=[{"role": "user</s>", "content": "Hello"}])["status"] == 400
+
+
 def test_only_text_is_accepted_as_response_format(answering: Answering) -> None:
     _, chat, _ = answering
     assert chat(response_format={"type": "text"})["status"] == 200

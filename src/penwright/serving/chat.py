@@ -25,7 +25,7 @@ from penwright.serving.completion_fields import (
     Usage,
 )
 from penwright.serving.completions import CompletionJob
-from penwright.serving.errors import ERROR_RESPONSES
+from penwright.serving.errors import ERROR_RESPONSES, ContextExceeded
 from penwright.serving.fields import MAX_INT, Limits, Name, Registry, Text, as_json, check_lengths
 from penwright.serving.model_registry import ModelRegistry, UnknownModel
 from penwright.serving.model_worker import ModelWorker
@@ -229,7 +229,9 @@ def _job(body: ChatRequest, worker: ModelWorker, limits: ServingSettings, check:
     generator = worker.generator
     default = min(generator.defaults.max_new_tokens or MAX_NEW_TOKENS, limits.max_new_tokens)
     n_new = body.max_completion_tokens or body.max_tokens or default
-    tokens = generator.chat_tokens(messages, n_new, check)
+    tokens, most = generator.chat_tokens(messages, n_new, check), generator.model.settings.context_length
+    if len(tokens) > most:
+        raise ContextExceeded(f"the messages have {len(tokens):,} tokens, and the model reads at most {most:,}")
     work = CompletionJob(body.as_completion(tokens, default), worker, limits)
     work.id = f"chat{work.id}"
     return work

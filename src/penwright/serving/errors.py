@@ -62,6 +62,10 @@ class RequestTooLarge(PenwrightError):
     """A request exceeds a limit of the server."""
 
 
+class ContextExceeded(PenwrightError):
+    """The messages of a request do not fit in the context of the model."""
+
+
 class NotTraining(PenwrightError):
     """The run that a client asks to stop is not being trained."""
 
@@ -101,6 +105,7 @@ REASONS = {
     503: "The server is shutting down",
     504: "The request took too long",
 }
+CONTEXT_EXCEEDED = "context_length_exceeded"  # OpenAI's code, which clients know
 Answers = dict[int | str, dict[str, Any]]
 ERROR_RESPONSES: Answers = {
     status: {"model": ErrorResponse, "description": reason} for status, reason in REASONS.items()
@@ -119,14 +124,16 @@ STATUS: Mapping[type[Exception], int] = {
 }
 
 
-def error_response(path: str, status: int, message: str, param: str | None = None) -> JSONResponse:
+def error_response(
+    path: str, status: int, message: str, param: str | None = None, code: str | None = None
+) -> JSONResponse:
     """Return an error response in the format that clients of this path expect."""
     message = message.encode("utf-8", "backslashreplace").decode()
     kind = TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     if path in LIBRETRANSLATE:
         content = PlainErrorResponse(error=message).model_dump()
     else:
-        content = ErrorResponse(error=ErrorDetail(message=message, type=kind, param=param)).model_dump()
+        content = ErrorResponse(error=ErrorDetail(message=message, type=kind, param=param, code=code)).model_dump()
     headers = {"Retry-After": AGAIN_SECONDS[status]} if status in AGAIN_SECONDS else {}
     if status == 401:
         headers["WWW-Authenticate"] = 'Basic realm="penwright", charset="UTF-8"'  # makes browsers ask for the key
@@ -153,7 +160,8 @@ def add_error_handlers(app: FastAPI) -> None:
 
 
 async def _handle_error(request: Request, error: Exception) -> JSONResponse:
-    return error_response(request.url.path, *status_and_message(error))
+    code = CONTEXT_EXCEEDED if isinstance(error, ContextExceeded) else None
+    return error_response(request.url.path, *status_and_message(error), code=code)
 
 
 async def _invalid_fields(request: Request, error: Exception) -> JSONResponse:
