@@ -22,16 +22,18 @@ from torch.distributed import HashStore
 from typer.testing import CliRunner
 
 from penwright.cli.main import app
-from penwright.config import Table
+from penwright.config import Recipe, Table, validate
 from penwright.data.batches import TextBatch
 from penwright.errors import Interrupted, PenwrightError, UsageError
 from penwright.run.checkpoints import DamagedCheckpoint, Record
 from penwright.run.folder import Run
+from penwright.tasks import TASKS, reading_of
+from penwright.tokenizers.training import train_tokenizer
 from penwright.training.distributed import launcher, ranks
 from penwright.training.distributed.launcher import SILENT_BEATS, Heartbeat
 from penwright.training.distributed.parallel import ShardedSaver, choose_parallelism
 from penwright.training.distributed.ranks import ALONE, Ranks, agree_on_prefix
-from penwright.workflows.make_trainer import has_extended, is_restarted
+from penwright.workflows.make_trainer import has_extended, is_restarted, make_context
 from penwright.workflows.plan import prepare
 
 SETTINGS = {
@@ -274,6 +276,22 @@ def test_several_processes_refuse_to_share_a_pipe(data: Table, monkeypatch: pyte
     monkeypatch.setattr("penwright.workflows.make_trainer.joined", lambda: Ranks(0, 2))
     with pytest.raises(UsageError, match=r"pipe.*file"):
         prepare({"data": data})
+
+
+@pytest.mark.parametrize(("size", "is_moved"), [(1, True), (2, False)], ids=str)
+def test_model_that_may_be_sharded_stays_on_the_cpu(
+    size: int, is_moved: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("a few words to learn from, again and again\n" * 40, encoding="utf-8")
+    model = {"d_model": 8, "n_heads": 1, "n_layers": 1}
+    table: Table = {"task": "generate", "data": {"train": [str(text)]}, "model": model, "training": {"steps": 1}}
+    recipe = validate(Recipe, table, "test")
+    corpus = TASKS["generate"].open_corpus(recipe.data.train, reading_of(recipe))
+    monkeypatch.setattr("penwright.workflows.make_trainer.joined", lambda: Ranks(0, size))
+    tokenizer = train_tokenizer("characters", [text.read_text(encoding="utf-8")])
+    context = make_context(recipe, corpus, tokenizer, torch.device("meta"), is_new=True)
+    assert {parameter.is_meta for parameter in context.model.parameters()} == {is_moved}
 
 
 def test_restarted_ranks_agree_on_a_new_store_prefix() -> None:

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from penwright.config import SIZES, ModelSettings, Table, merge, validate
-from penwright.errors import UsageError
+from penwright.errors import PenwrightError, UsageError
 from penwright.model.size import size_of, size_of_recipe
 from penwright.native import toolchain
 from penwright.text import rounded
@@ -11,6 +11,7 @@ from penwright.training.auto.capacity import LADDER
 from penwright.training.auto.choices import Plan
 from penwright.training.auto.facts import Facts
 from penwright.training.auto.planner import make_plan
+from penwright.training.distributed.ranks import Ranks
 
 SHAKESPEARE = Facts("generate", n_examples=1, n_bytes=1_000_000, n_distinct=65)
 NOVELS = Facts("generate", n_examples=8, n_bytes=9_000_000, n_distinct=120)
@@ -34,6 +35,16 @@ def plan_on_gpu(throughput: float, **training: object) -> Plan:
     """Plan for a GPU on which models of all sizes have the same throughput."""
     given: Table = {"data": {"train": ["corpus"]}, "training": training}
     return make_plan(NOVELS, given, lambda *asked: throughput, torch.device("cuda"))
+
+
+@pytest.mark.parametrize(("n_ranks", "message"), [(1, "does not fit.*smaller"), (2, "--steps or --epochs instead")])
+def test_model_that_is_too_large_to_time_needs_a_budget_in_steps_if_it_can_be_sharded(
+    n_ranks: int, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penwright.training.auto.capacity.joined", lambda: Ranks(0, n_ranks))
+    with pytest.raises(PenwrightError, match=message):
+        plan_on_gpu(0.0, minutes=60)
+    assert plan_on_gpu(0.0, steps=100, parallelism="fsdp").recipe.training.steps == 100
 
 
 @pytest.mark.parametrize("facts", [SHAKESPEARE, NOVELS, PAIRS, REVIEWS], ids=lambda facts: facts.task)

@@ -71,9 +71,9 @@ def make_context(
             model.output.get_parameter("bias").data.copy_(model.log_prior)
     base = open_base(recipe).card if recipe.finetuning and is_new else None
     card = make_card(corpus, training, tokenizer, recipe.data, base)
-    return RunContext(
-        recipe, corpus, tokenizer, training, held_out, model.to(device), device, card, has_new_head=has_new_head
-    )
+    if joined().size == 1 or not _can_shard(recipe):  # otherwise, the trainer moves the model, or its shard
+        model.to(device)
+    return RunContext(recipe, corpus, tokenizer, training, held_out, model, device, card, has_new_head=has_new_head)
 
 
 def reopen(
@@ -244,7 +244,7 @@ def has_extended(run: Run) -> bool:
 def _with_parallelism(context: RunContext, machine: Machine) -> tuple[Recipe, str]:
     """Return the recipe with DDP or FSDP2 chosen, and the reason."""
     recipe, requested = context.recipe, context.recipe.training.parallelism
-    can_shard = recipe.task in SHARDED_TASKS and recipe.lora is None
+    can_shard = _can_shard(recipe)
     if requested == "fsdp" and not can_shard:
         raise UsageError(
             f"training.parallelism={requested}: only language models and translators without LoRA can be sharded"
@@ -256,6 +256,10 @@ def _with_parallelism(context: RunContext, machine: Machine) -> tuple[Recipe, st
         chosen, reason = requested, "as requested"
     training = recipe.training.model_copy(update={"parallelism": chosen})
     return recipe.model_copy(update={"training": training}), reason
+
+
+def _can_shard(recipe: Recipe) -> bool:
+    return recipe.task in SHARDED_TASKS and recipe.lora is None
 
 
 def evaluates_first(context: RunContext, *, resumes: bool) -> bool:

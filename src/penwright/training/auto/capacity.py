@@ -14,6 +14,8 @@ from penwright.training.auto.choices import Choices
 from penwright.training.auto.facts import CHARACTERS_PER_TOKEN, Facts
 from penwright.training.auto.machine import GAIN, choose_compilation
 from penwright.training.auto.throughput import MeasureThroughput
+from penwright.training.distributed.parallel import SHARDED_TASKS
+from penwright.training.distributed.ranks import joined
 
 DEFAULT_MINUTES = 10.0
 SHORT = 2.0  # a budget for text generation counts as short below this many minutes, except on an NVIDIA GPU
@@ -44,6 +46,10 @@ EFFICIENCY: dict[Task, float] = {"generate": 0.6, "chat": 0.6, "translate": 0.6,
 FLOPS = 2e11  # FLOP per second of training on two cores, for a rough estimate of durations
 # Upper bound, on a CPU, of the ratio of a larger model's FLOP/s to a smaller model's. It is usually lower.
 MAX_FLOPS_GAIN = 1.5
+TOO_LARGE_TO_TIME = (
+    "a budget in minutes needs the time of a training step, but this model does not fit in the memory of one device, "
+    "which would time it. To train it with a shard on each device, give --steps or --epochs instead of --minutes"
+)
 
 
 class CapacityPlanner:
@@ -107,7 +113,8 @@ class CapacityPlanner:
         """Number of epochs that fit in the budget with the chosen model."""
         tokens = self.tokens(self._chosen_size)
         if not tokens:
-            raise PenwrightError(TOO_LITTLE_MEMORY)
+            can_shard = self._facts.task in SHARDED_TASKS and not self._choices.section("lora")
+            raise PenwrightError(TOO_LARGE_TO_TIME if joined().size > 1 and can_shard else TOO_LITTLE_MEMORY)
         return tokens / self.corpus_tokens
 
     @property
