@@ -6,11 +6,13 @@ import json
 import re
 import shlex
 import shutil
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.cli.conftest import QUICK, Command
@@ -238,6 +240,8 @@ def test_baseline_before_training_is_scored_on_the_texts_of_quick_evaluations(
 ) -> None:
     opened = open_run(runs / "classifier")
     corpus, notes = open_corpus_of(opened), []
+    held_out = replace(corpus.held_out, groups=np.arange(len(corpus.held_out), dtype=np.uint64) // 4)
+    corpus = replace(corpus, held_out=held_out)
     monkeypatch.setattr(labelled, "MOST_EVALUATED", 5)
     for whole in (False, True):
         context = evaluation_context(opened, corpus, opened.model())
@@ -246,6 +250,7 @@ def test_baseline_before_training_is_scored_on_the_texts_of_quick_evaluations(
         assert sum(len(truth) for _, truth in parts) == (len(corpus.held_out) if whole else 5)
     sampled = f"linear classifier of n-grams, scored on a sample of 5 of {len(corpus.held_out)} texts"
     assert notes == [3 * [sampled], 3 * ["linear classifier of n-grams"]]
+    assert "(3 groups)" in classification.evaluate(context)[0].note and "independent" in labelled.group_note(context)
 
 
 def test_no_linear_classifier_is_fitted_with_too_many_labels(

@@ -1,3 +1,5 @@
+from math import sqrt
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from penwright.evaluation.classification import (
     balanced_accuracy,
     classification_scores,
     confusion_and_nll,
+    with_group_errors,
     worst_sets,
 )
 from penwright.evaluation.scores import N_MISTAKES, Mistake, best_threshold, label_scores, worst_mistakes
@@ -26,6 +29,21 @@ def test_accuracy_has_a_standard_error() -> None:
     accuracy = classification_scores(np.array([[40, 10], [10, 40]]))[0]
     assert accuracy.standard_error == pytest.approx(100 * (0.8 * 0.2 / 100) ** 0.5)
     assert accuracy.note == "% of 100 examples, standard error 4.0"
+
+
+def test_standard_errors_allow_for_groups_of_texts() -> None:
+    right, truth = np.repeat([True, False, True, True], 25), np.repeat([0, 0, 1, 1], 25)
+    counts = np.array([[25, 25], [0, 50]])
+    scores = [*classification_scores(counts), balanced_accuracy(counts)]
+    groups = np.repeat(np.arange(4, dtype=np.uint64), 25)
+    accuracy, macro_f1, balanced = with_group_errors(scores, right, truth, groups)
+    assert accuracy.standard_error == pytest.approx(100 * np.std([1, 0, 1, 1], ddof=1) / 2)
+    assert balanced.standard_error == pytest.approx(100 * sqrt(4 / 3 * (2 * 0.25**2) / 4))
+    assert accuracy.note == "% of 100 examples, standard error 25.0 (4 groups)" and macro_f1 == scores[1]
+    alone = with_group_errors(scores, right, truth, np.arange(100, dtype=np.uint64))
+    for before, after in ((scores[0], alone[0]), (scores[2], alone[2])):
+        assert after.standard_error == pytest.approx(before.standard_error, rel=0.01)
+    assert with_group_errors(scores, right, truth, 0 * groups) == scores
 
 
 def test_macro_f1_is_the_unweighted_mean_over_labels() -> None:

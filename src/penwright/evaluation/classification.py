@@ -73,6 +73,33 @@ def balanced_accuracy(counts: Counts) -> Score:
     return Score("balanced accuracy", 100 * float(recall.mean()) if len(n) else 0.0, True, note, error)
 
 
+def with_group_errors(
+    scores: Sequence[Score], right: NDArray[np.bool_], truth: NDArray[np.int64], groups: NDArray[np.uint64]
+) -> list[Score]:
+    """Return the scores with standard errors of accuracy and balanced accuracy that allow for groups of texts.
+
+    Texts of a group are not independent of each other, so the errors are summed by group (Liang and Zeger 1986). With
+    a single group, they stay as they are.
+    """
+    group = np.unique(groups, return_inverse=True)[1].reshape(-1)
+    n_groups, n_texts = 1 + int(group.max()), np.bincount(truth)[truth]
+    recall = np.bincount(truth, right)[truth] / n_texts
+    contributions = {
+        "accuracy": (right - right.mean()) / len(right),
+        "balanced accuracy": (right - recall) / (n_texts * len(np.unique(truth))),
+    }
+
+    def with_error(score: Score) -> Score:
+        if score.name not in contributions or n_groups < 2:
+            return score
+        sums = np.bincount(group, contributions[score.name])
+        error = 100 * sqrt(n_groups / (n_groups - 1) * float(sums @ sums))
+        note = f"{score.note.partition(', standard error')[0]}, standard error {error:.1f} ({n_groups:,} groups)"
+        return score._replace(note=note, standard_error=error)
+
+    return [with_error(score) for score in scores]
+
+
 N_BINS = 10  # number of bins of equal width between 0 and 1
 
 

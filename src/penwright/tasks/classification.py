@@ -20,6 +20,7 @@ from penwright.evaluation.classification import (
     compute_calibration,
     confusion_and_nll,
     debiased_error,
+    with_group_errors,
 )
 from penwright.evaluation.perplexity import NegativeLogLikelihood
 from penwright.evaluation.scores import (
@@ -95,7 +96,8 @@ def evaluate(context: RunContext) -> Sequence[Score]:
         results.append(confusion_and_nll(part.outputs, part.truth, weights))
         mistakes += worst_mistakes(*part, labels, n_texts)
         n_texts += len(part.texts)
-    first, *others = _scores(results, is_balanced=context.recipe.model.balanced)
+    scores = _scores(results, is_balanced=context.recipe.model.balanced)
+    first, *others = _with_group_errors(context, scores, _joined(sure)[1])
     counts = np.sum([counts for counts, _ in results], axis=0)
     worst = tuple(sorted(mistakes, reverse=True)[:N_MISTAKES])
     threshold = best_threshold(*_joined(rare), labels[rarer]) if len(labels) == 2 else None
@@ -150,10 +152,20 @@ def _scores(results: Sequence[tuple[Counts, NegativeLogLikelihood]], *, is_balan
     return [accuracy, macro_f1, Score("nats per text", nats)]
 
 
+def _with_group_errors(
+    context: RunContext, scores: Sequence[Score], right: NDArray[np.bool_], rows: Sequence[int] | slice = slice(None)
+) -> Sequence[Score]:
+    """Return the scores with standard errors that allow for groups. `rows` are the scored held-out texts."""
+    groups = context.corpus.held_out.groups
+    if groups is None or not len(right):
+        return scores
+    return with_group_errors(scores, right, true_targets(context)[rows].numpy(), groups[rows])
+
+
 def baselines(context: RunContext, *, whole: bool = False) -> Sequence[Score]:
     """Score baselines on the held-out texts: most frequent label, equal probabilities, linear classifier."""
     truth, is_balanced = true_targets(context), context.recipe.model.balanced
-    scored = truth[quick_rows(context)] if is_sampled(context, whole) else truth
+    rows = quick_rows(context) if is_sampled(context, whole) else slice(None)
     counts = np.bincount(truth, minlength=len(context.card.labels))
     label = np.argmax(context.card.label_counts or counts)  # most frequent in the training texts, if known
     frequent = (counts[label] > 0) / (counts > 0).sum() if is_balanced else counts[label] / counts.sum()
@@ -162,10 +174,11 @@ def baselines(context: RunContext, *, whole: bool = False) -> Sequence[Score]:
         Score(name, 100 * float(frequent), True, note="always the most frequent label"),
         Score("nats per text", log(len(context.card.labels)), note="all labels equally likely"),
     ]
-    weights = _label_weights(context, scored)
-    results = [confusion_and_nll(*part, weights) for part in linear_predictions(context, whole)]
-    if results:
+    weights = _label_weights(context, truth[rows])
+    parts = [(confusion_and_nll(*part, weights), _confidence(*part)) for part in linear_predictions(context, whole)]
+    if parts:
         note = f"{linear_note(context, whole=whole)}{', all labels weighted equally' if is_balanced else ''}"
-        scores = _scores(results, is_balanced=is_balanced)
+        results, sure = zip(*parts, strict=True)
+        scores = _with_group_errors(context, _scores(results, is_balanced=is_balanced), _joined(sure)[1], rows)
         baselines += [score._replace(note=note) for score in scores]
     return baselines

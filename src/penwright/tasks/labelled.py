@@ -224,6 +224,12 @@ def linear_note(context: RunContext, name: str = LINEAR_BASELINE, whole: bool = 
     return ", ".join(notes)
 
 
+def group_note(context: RunContext) -> str:
+    """Return a note on standard errors that ignore the groups of the texts, or "" if the texts have no groups."""
+    has_groups = context.corpus.held_out.groups is not None
+    return "; texts of a group are not independent, so the true error is larger" if has_groups else ""
+
+
 def classifier_of(context: RunContext) -> Classifier:
     """Return the context's model and tokenizer as a classifier."""
     classifier = context.application

@@ -23,6 +23,7 @@ from penwright.tasks.labelled import (
     Outputs,
     Targets,
     classifier_model,
+    group_note,
     linear_note,
     linear_predictions,
     predictions,
@@ -66,8 +67,8 @@ def evaluate(context: RunContext) -> Sequence[Score]:
     counts = reduce(SetCounts.plus, results)
     worst = tuple(sorted(mistakes, reverse=True)[:N_MISTAKES])
     first, *others = _scores(counts, nats)
-    if len(context.corpus.training):
-        first = first._replace(note=f"{first.note}, {TUNED_HERE}")
+    tuned = f", {TUNED_HERE}" if len(context.corpus.training) else ""
+    first = first._replace(note=f"{first.note}{tuned}{group_note(context)}")
     return [first._replace(report=LabelReport(scores_of_labels(counts, labels, thresholds), [], worst)), *others]
 
 

@@ -13,6 +13,7 @@ from penwright.tasks.labelled import (
     Outputs,
     Targets,
     classifier_model,
+    group_note,
     linear_note,
     linear_predictions,
     predictions,
@@ -31,7 +32,7 @@ def evaluate(context: RunContext) -> Sequence[Score]:
     outputs, truth, texts = zip(*predictions(context), strict=True)
     first, *others = _scores(context, list(zip(outputs, truth, strict=True)))
     report = largest_errors(_numbers(context, outputs), _numbers(context, truth), [*chain.from_iterable(texts)])
-    return [first._replace(report=report), *others]
+    return [first._replace(report=report, note=f"{first.note}{group_note(context)}"), *others]
 
 
 def _scores(context: RunContext, parts: Sequence[tuple[Outputs, Targets]]) -> Sequence[Score]:
