@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,7 @@ import torch
 
 import penwright as api
 from penwright.generation.generator import Generator
+from penwright.run.folder import Run
 from penwright.storage import cache_folder, locked
 from penwright.workflows import search
 
@@ -79,6 +81,16 @@ def test_search_embeds_only_lines_that_have_changed(runs: Path, tmp_path: Path) 
     assert len({path.name for path in cache_folder("vectors").glob("*-*")} - before) == 2  # one index for each file
     np.testing.assert_array_equal(index(["a dull film", "day 8"]).vectors, changed[[1, 0]])
     assert len(said) == 3
+
+
+def test_search_caches_vectors_under_the_weights_that_made_them(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "writer", run := tmp_path / "run")
+    first = search.SearchIndex(run, str(tmp_path / "corpus.txt"), ["day 1", "day 2"])
+    loaded, _ = Run(run).checkpoints.best()
+    weights = {name: tensor + 1 for name, tensor in loaded.weights().items()}
+    newest = Run(run).checkpoints.newest()[0].step + 1
+    Run(run).checkpoints.save(newest, weights, loaded.training(), {**loaded.state(), "best_step": newest})
+    assert first.opened.best.weights_sha256 == loaded.weights_sha256 != Run(run).checkpoints.best()[0].weights_sha256
 
 
 @pytest.mark.parametrize("change", ["precision", "format"])
