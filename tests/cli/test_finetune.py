@@ -40,6 +40,8 @@ def new_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "pairs.tsv").write_text("".join(pairs), encoding="utf-8")
     labelled = [f"house {n} is {('cold', 'warm')[n % 2]},{('yes', 'no')[n % 2]}\n" for n in range(60)]
     (folder / "labels.csv").write_text("text,label\n" + "".join(labelled), encoding="utf-8")
+    sets = (f"a film number {n},{('good', 'good|bad', 'bad|good')[n % 3]}\n" for n in range(60))
+    (folder / "sets.csv").write_text("text,label\n" + "".join(sets), encoding="utf-8")
     return folder
 
 
@@ -344,6 +346,7 @@ def test_classifier_may_get_a_different_head_from_its_base(
         ("translator", "pairs.tsv", ("--keep-old", "1.5"), "keep_old"),
         ("writer", "labels.csv", ("--keep-old", "0.5"), "its task is generate, and the task of this run is classify"),
         ("classifier", "labels.csv", ("--keep-old", "0.5"), "its labels (bad, good) differ"),
+        ("classifier", "sets.csv", ("--keep-old", "0.5"), "that of this text is multi_label_classification"),
         ("nothing", "nights.txt", (), "there is no run in"),
         ("writer", "greek.txt", (), "characters that the tokenizer does not know: Μ ῆ"),
         ("writer", "greek.txt", (), "without --from and --tokenizer\n"),  # its vocabulary of characters cannot grow

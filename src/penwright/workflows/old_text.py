@@ -10,7 +10,7 @@ import numpy as np
 from penwright.config import Recipe
 from penwright.data.batches import Batches, MixedBatches
 from penwright.data.bucketing import AnyBatches
-from penwright.data.corpus import Corpus
+from penwright.data.corpus import Corpus, LabelKind
 from penwright.data.repeats import keys_of
 from penwright.errors import PenwrightError, Say
 from penwright.formats.pretrained import listed
@@ -40,6 +40,9 @@ def require_old_text(recipe: Recipe, base: OpenedRun, corpus: AnyCorpus, say: Sa
         raise PenwrightError(f"{refused}: its task is {task}, and the task of this run is {recipe.task}")
     if base.card.labels != corpus.labels:
         raise PenwrightError(f"{refused}: its labels ({listed(base.card.labels)}) differ from those of this text")
+    theirs, own = base.recipe.model.problem_type, (corpus.label_kind or LabelKind()).problem_type
+    if theirs != own:
+        raise PenwrightError(f"{refused}: its model.problem_type is {theirs}, and that of this text is {own}")
     found = old_texts(recipe)
     for old in found:
         n, n_mixed_in = (len(part) for part in (old.corpus.training, _without_held_out(old, corpus).training))
