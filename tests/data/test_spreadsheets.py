@@ -117,6 +117,30 @@ def test_cells_are_read_as_displayed(tmp_path: Path) -> None:
     assert row == ("1", "2.5", "TRUE", "", "2024-02-03", "2024-02-03 04:05:00", "two\nlines", "end")
 
 
+def test_percentages_are_read_as_displayed(tmp_path: Path) -> None:
+    book = openpyxl.Workbook()
+    book.active.append([0.56, 1, 0.125, 3, "a%", None])
+    for cell, form in zip(book.active[1], ["0%", "0%", "0.0 %", '"%" 0', "0%", "0%"], strict=True):
+        cell.number_format = form
+    book.save(tmp_path / "a.xlsx")
+    assert read_sheet(tmp_path / "a.xlsx", "xlsx") == [["56%", "100%", "12.5%", "3", "a%"]]
+
+
+def test_numbers_of_an_opendocument_spreadsheet_are_exact(tmp_path: Path) -> None:
+    path = tmp_path / "a.ods"
+    save_ods(path, [["one", "two", "three", "four"]])
+    kinds = [
+        ("one", "float", "0.125"),
+        ("two", "percentage", "0.5625"),
+        ("three", "currency", "4"),
+        ("four", "float", ""),
+    ]
+    for text, kind, value in kinds:
+        old = f'office:value-type="string" calcext:value-type="string" office:string-value="{text}"'
+        replace_in(path, "content.xml", old, f'office:value-type="{kind}" office:value="{value}"')
+    assert read_sheet(path, "ods") == [["0.125", "56.25%", "4", "four"]]
+
+
 @pytest.mark.parametrize("save", [save_xlsx, save_ods])
 def test_damaged_spreadsheet_is_refused_by_name(tmp_path: Path, save) -> None:
     path = tmp_path / f"a.{save.__name__[-4:].strip('_')}"

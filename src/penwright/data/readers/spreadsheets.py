@@ -1,8 +1,10 @@
 """Rows of spreadsheets: the first sheet with content in an Excel workbook or OpenDocument spreadsheet."""
 
 import json
+import re
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
 from io import BufferedIOBase
 from itertools import repeat
@@ -20,6 +22,8 @@ MOST_REPEATED = 1000  # maximum number of repetitions of a cell or row in an Ope
 TABLE = "{urn:oasis:names:tc:opendocument:xmlns:table:1.0}"
 OFFICE = "{urn:oasis:names:tc:opendocument:xmlns:office:1.0}"
 TEXT = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
+LITERAL = re.compile(r'"[^"]*"|\\.')  # text in a number format of Excel
+NUMBERS = ("float", "currency", "percentage")  # types of cells with a number in an OpenDocument spreadsheet
 Cells = list[str]
 
 
@@ -100,8 +104,8 @@ def _xlsx_rows(file: BinaryIO | BufferedIOBase, name: str) -> Iterator[tuple[str
             workbook = openpyxl.load_workbook(file, read_only=True, data_only=True)
             for sheet in workbook.worksheets:
                 sheet.reset_dimensions()  # some programs write wrong sheet dimensions
-                for row in sheet.iter_rows(values_only=True):
-                    yield sheet.title, _trimmed([_shown(value) for value in row])
+                for row in sheet.iter_rows():
+                    yield sheet.title, _trimmed([_shown(cell.value, _is_percent(cell)) for cell in row])
             workbook.close()
         except PenwrightError:
             raise
@@ -116,8 +120,16 @@ def _ods_rows(opened: ZipFile, name: str) -> Iterator[tuple[str, Cells]]:
         yield from repeat((sheet, row), times)
 
 
-def _shown(value: Any) -> str:
-    """Return a cell as people read it: whole numbers without a decimal point, dates in ISO 8601."""
+def _is_percent(cell: Any) -> bool:
+    """Return whether a cell of an Excel workbook holds a number that is displayed as a percentage."""
+    is_number = isinstance(cell.value, int | float) and not isinstance(cell.value, bool)
+    return is_number and "%" in LITERAL.sub("", cell.number_format)
+
+
+def _shown(value: Any, is_percent: bool = False) -> str:
+    """Return a cell as people read it: whole numbers without a decimal point, dates in ISO 8601, 0.56 as 56%."""
+    if is_percent:
+        return f"{100 * value:.12g}%"
     match value:
         case None:
             return ""
@@ -157,7 +169,7 @@ class _Sheets(XmlTarget[tuple[str, Cells, int]]):
             case "table-row":
                 self.cells, self.times["row"] = [], _repetitions(attributes, "rows")
             case "table-cell" | "covered-table-cell":
-                self.cell, self.value = [], attributes.get(f"{OFFICE}date-value")
+                self.cell, self.value = [], _exact(attributes)
                 self.times["column"] = _repetitions(attributes, "columns")
         if tag == f"{TEXT}p":
             self.cell += ["\n"] if self.cell else []
@@ -174,13 +186,23 @@ class _Sheets(XmlTarget[tuple[str, Cells, int]]):
             self.depth -= 1
         match tag.removeprefix(TABLE):
             case "table-cell" | "covered-table-cell":
-                shown = self.value.removesuffix("T00:00:00").replace("T", " ") if self.value else "".join(self.cell)
+                shown = self.value or "".join(self.cell)
                 times = min(self.times["column"], MOST_REPEATED)
                 self.cells += [shown] * times if len(self.cells) < 1 << 14 else []
                 self.cell = []
             case "table-row":
                 cells = _trimmed(self.cells)
                 self.items.append((self.sheet, cells, min(self.times["row"], MOST_REPEATED)))
+
+
+def _exact(attributes: Mapping[str, str]) -> str | None:
+    """Return the date or number in a cell of an OpenDocument spreadsheet; None for a cell that is read as displayed."""
+    kind, number = attributes.get(f"{OFFICE}value-type"), attributes.get(f"{OFFICE}value", "")
+    if kind in NUMBERS:
+        with suppress(ValueError):
+            return _shown(int(number) if number.lstrip("-").isdecimal() else float(number), kind == "percentage")
+    date = attributes.get(f"{OFFICE}date-value")
+    return date and date.removesuffix("T00:00:00").replace("T", " ")
 
 
 def _repetitions(attributes: Mapping[str, str], which: str) -> int:
