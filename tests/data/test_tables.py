@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from datetime import datetime
 
 import pyarrow
 import pyarrow.parquet
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from penwright.data.corpus import Broken
 from penwright.data.files import SourceFile, examine
+from penwright.data.readers.records import EMPTY_LIST
 from penwright.data.readers.tables import Table, has_tabs, holds_json, open_table
 from penwright.data.text import open_text
 from penwright.errors import PenwrightError
@@ -317,6 +319,20 @@ def test_parquet_is_read_in_order_with_class_names(tmp_path):
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(PenwrightError, match=r"\[a\]\.parquet .*Download or write it again"):
         open_table(examine(path))
+
+
+def test_parquet_values_are_those_of_other_formats(tmp_path):
+    path, names = tmp_path / "a.parquet", ["no", "yes"]
+    features = {"sets": {"feature": {"names": names}, "_type": "List"}, "score": {"dtype": "float32"}, "old": [{}]}
+    columns = {
+        "sets": [[0, 1], [], None],
+        "score": pyarrow.array([0.1, None, 2], pyarrow.float32()),
+        "day": [datetime(2024, 1, 2), datetime(2024, 1, 2, 3, 4), None],
+    }
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    pyarrow.parquet.write_table(pyarrow.table(columns).replace_schema_metadata(metadata), path)
+    expected = [('["no", "yes"]', "0.1", "2024-01-02"), (EMPTY_LIST, "", "2024-01-02 03:04:00"), ("", "2.0", "")]
+    assert rows(open_table(examine(path))) == expected
 
 
 def test_tabs_in_nearly_all_lines_indicate_a_table(tmp_path):

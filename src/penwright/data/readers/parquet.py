@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from penwright.data.files import SourceFile
 from penwright.data.readers.records import Record, Records
 from penwright.errors import PenwrightError
@@ -58,18 +60,28 @@ def _records(file: SourceFile, classes: Mapping[str, list[str]]) -> Iterator[Rec
         try:
             rows = connection.execute("FROM read_parquet(?, hive_partitioning = false)", [path])
             names = [column[0] for column in rows.description]
+            converters = {column[0]: _in_single_precision for column in rows.description if str(column[1]) == "FLOAT"}
+            converters |= {name: partial(_class_name, names=known) for name, known in classes.items()}
             while batch := rows.fetchmany(BATCH):
                 for values in batch:
                     record = dict(zip(names, values, strict=True))
-                    for name, known in classes.items():
-                        record[name] = _class_name(record[name], known)
+                    for name, converted in converters.items():
+                        record[name] = converted(record[name])
                     yield record
         except _errors() as error:
             reason = str(error).split("\n")[0]
             raise PenwrightError(f"{file.path} cannot be read: {reason}. Download or write it again.") from None
 
 
+def _in_single_precision(value: object) -> object:
+    """Return a float32 as the shortest number that stands for it, such as 0.1 instead of 0.10000000149011612."""
+    return float(str(np.float32(value))) if isinstance(value, float) else value
+
+
 def _class_name(value: object, names: list[str]) -> object:
+    """Return the name of a class number, or the names of a list of class numbers."""
+    if isinstance(value, list):
+        return [_class_name(each, names) for each in value]
     if isinstance(value, int):  # -1 marks a withheld label; many test sets have such labels
         return names[value] if 0 <= value < len(names) else ""
     return value
@@ -82,6 +94,10 @@ def _class_names(path: str) -> dict[str, list[str]]:
         text = stored.fetchone()
     try:
         features = json.loads(bytes(text[0]))["info"]["features"] if text else {}
-        return {name: feature["names"] for name, feature in features.items() if "names" in feature}
+        single = {name: each for name, each in features.items() if isinstance(each, dict)}
+        # in a column of lists, the feature of the items
+        inner = {name: each if "names" in each else each.get("feature") for name, each in single.items()}
+        found = {name: each.get("names") for name, each in inner.items() if isinstance(each, dict)}
+        return {name: names for name, names in found.items() if isinstance(names, list)}
     except (ValueError, KeyError, TypeError, AttributeError):
         return {}

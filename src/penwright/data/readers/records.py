@@ -234,7 +234,7 @@ def _text(value: object, *, is_sample: bool = False) -> str | Broken:
     if isinstance(value, list):
         return _text_of_list(value, is_sample=is_sample)
     if isinstance(value, date | time | Decimal | UUID):
-        return str(value)
+        return str(value).removesuffix(" 00:00:00")  # as in spreadsheets
     shown = json.dumps(value, ensure_ascii=False, default=str) if value and isinstance(value, dict) else ""
     return shown if is_sample else NO_TEXT
 
