@@ -23,7 +23,7 @@ from penwright.cli.generate import chat
 from penwright.config import DecodingSettings, ModelSettings, Table, merge
 from penwright.errors import PenwrightError, UsageError
 from penwright.formats import pretrained
-from penwright.formats.architectures import generation_of
+from penwright.formats.architectures import decoding_in, generation_of
 from penwright.formats.gguf_import import GGUFFile, read_gguf
 from penwright.formats.gguf_tokenizer import is_guessed, words_in
 from penwright.formats.gguf_tokenizer import read_tokenizer as read_gguf_tokenizer
@@ -405,6 +405,7 @@ def test_recommended_decoding_settings_are_imported_and_exported(llama: Path, ma
     penwright.export(tmp_path / "run", "huggingface", tmp_path / "out")
     exported = transformers.GenerationConfig.from_pretrained(tmp_path / "out").to_diff_dict()
     assert given.items() <= exported.items()
+    assert decoding_in({"do_sample": True, "temperature": 0.8}, "generate") == {"temperature": 0.8, "top_k": 50}
     whole = generation_of(DecodingSettings(temperature=0.6), "generate")
     assert whole == {"do_sample": True, "temperature": 0.6, "top_k": 0}  # without top_k, transformers would use 50
 

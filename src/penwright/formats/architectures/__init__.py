@@ -59,6 +59,7 @@ VALUE_NAMES: dict[str, dict[object, object]] = {  # for each of our settings: {v
 SAMPLING = {
     name: name for name in ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
 }
+USUAL_SAMPLING: Table = {"temperature": 1.0, "top_k": 50}  # the values of transformers if a file does not set them
 REPETITION = {"repetition_penalty": "repetition_penalty", "no_repeat_ngram_size": "no_repeat_ngram"}
 BEAMS = {"num_beams": "beam_size", "length_penalty": "length_penalty"}
 MINIMUM = {"min_new_tokens": "min_new_tokens"}
@@ -69,7 +70,12 @@ RESTRICTIONS = (  # keys that restrict the output of transformers; some of them 
 
 
 def decoding_in(generation: Config, task: Task) -> Table:
-    """Return the [decoding] settings in a generation_config.json. `do_sample = false` turns sampling settings off."""
+    """Return the [decoding] settings in a generation_config.json. `do_sample = false` turns sampling settings off.
+
+    `do_sample = true` adds the usual values of transformers.
+    """
+    if generation.get("do_sample") is True:
+        generation = USUAL_SAMPLING | {key: value for key, value in generation.items() if value is not None}
     sampling = {} if generation.get("do_sample") is False else SAMPLING
     keys = BEAMS | MINIMUM if task == "translate" else sampling | REPETITION | MINIMUM if task == "generate" else {}
     return {ours: generation[theirs] for theirs, ours in keys.items() if generation.get(theirs) is not None}
