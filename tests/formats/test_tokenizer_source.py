@@ -86,6 +86,10 @@ def test_each_tokenizer_is_used_unchanged(make, spm, tmp_path: Path) -> None:
 
         theirs = sentencepiece.SentencePieceProcessor(model_file=str(path))
         assert [ours.encode(text) for text in TEXTS] == [theirs.encode(text) for text in TEXTS]
+        path = spm(make, remove_extra_whitespaces=False)
+        ours, theirs = read_tokenizer_source(str(path)), sentencepiece.SentencePieceProcessor(model_file=str(path))
+        for text in ("", " ", " the", "  the  cat "):
+            assert ours.encode(text) == theirs.encode(text)
 
 
 def test_tokenizer_of_a_gguf_file_is_used(bpe: Tokenizer, random_model, tmp_path: Path) -> None:

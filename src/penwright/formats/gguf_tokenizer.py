@@ -134,7 +134,7 @@ def _sentencepiece(metadata: Mapping[str, Any]) -> Table:
     parts = (metadata[f"{KEY}{name}"] for name in ("tokens", "scores", "token_type"))
     pieces = [SentencePiece(*piece) for piece in zip(*parts, strict=True)]
     adds_prefix = metadata.get(f"{KEY}add_space_prefix", True)
-    return as_tokenizer_json(SentencePieceModel(pieces, adds_prefix=adds_prefix, trims=False))
+    return as_tokenizer_json(SentencePieceModel(pieces, adds_prefix=adds_prefix, trims=False), "library")
 
 
 def _with_conventions(metadata: Mapping[str, Any], file: Table, begins: bool) -> ForeignTokenizer:

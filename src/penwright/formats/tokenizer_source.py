@@ -59,7 +59,7 @@ def _single_file(path: Path) -> Table:
         return parse_tokenizer_json(content)
     if path.suffix == ".txt":
         return wordpiece(content.decode(), read_optional(path.parent, "tokenizer_config.json"))
-    return as_tokenizer_json(parse_sentencepiece(content))
+    return as_tokenizer_json(parse_sentencepiece(content), "library")
 
 
 def _with_special_tokens(file: Table, named: Mapping[str, str]) -> Tokenizer:

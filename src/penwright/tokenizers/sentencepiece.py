@@ -10,6 +10,7 @@ from penwright.tokenizers.checks import MOST_PIECES, Table, parts_of
 
 UNIGRAM, BPE = 1, 2  # TrainerSpec.ModelType
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # piece types; GGUF uses the same numbers
+PREFIX = {"type": "Prepend", "prepend": "\u2581"}
 LONGEST_PIECE = 1_000  # in characters: each piece is split at each of its characters
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5  # wire types of protobuf
 Value = int | bytes
@@ -97,24 +98,28 @@ def _piece(fields: dict[int, Value]) -> SentencePiece:
     return SentencePiece(text.decode(), struct.unpack("<f", score)[0], kind)
 
 
-def as_tokenizer_json(model: SentencePieceModel, prefix: Literal["always", "first"] = "always") -> dict[str, Any]:
+def as_tokenizer_json(
+    model: SentencePieceModel, prefix: Literal["always", "library", "first"] = "always"
+) -> dict[str, Any]:
     """Return a tokenizer.json that encodes texts in the same way as a SentencePiece model.
 
     If the model adds a space before each text, `prefix` says whether it does so after special tokens, too. A model that
-    strips the spaces around texts always does.
+    strips the spaces around texts always does. With "library", it adds one even before a text that begins with a space,
+    as the SentencePiece library and llama.cpp do; some classes of transformers do not.
     """
     pieces = model.pieces
     unknown = next((number for number, piece in enumerate(pieces) if piece.type == UNKNOWN), None)
     added = [(number, piece) for number, piece in enumerate(pieces) if piece.type in (UNKNOWN, CONTROL, USER_DEFINED)]
-    scheme = "never" if not model.adds_prefix else "always" if model.trims else prefix
+    scheme = "never" if not model.adds_prefix else "first" if prefix == "first" and not model.trims else "always"
     metaspace = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": scheme, "split": False}
+    is_doubled = prefix == "library" and model.adds_prefix and not model.trims
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
         "added_tokens": [added_token(number, piece.text, piece.type != USER_DEFINED) for number, piece in added],
-        "normalizer": {"type": "Sequence", "normalizers": _normalizers(model)},
-        "pre_tokenizer": metaspace,
+        "normalizer": {"type": "Sequence", "normalizers": _normalizers(model) + ([PREFIX] if is_doubled else [])},
+        "pre_tokenizer": metaspace | ({"prepend_scheme": "never"} if is_doubled else {}),
         "post_processor": None,
         "decoder": metaspace,
         "model": _unigram(pieces, unknown) if model.type == UNIGRAM else _bpe(pieces, unknown),
@@ -203,7 +208,7 @@ def from_tokenizer_json(file: Table) -> SentencePieceModel:
         [SentencePiece(name, scores.get(name, 0.0), kind(number, name)) for number, name in enumerate(names)],
         UNIGRAM if is_unigram else BPE,
         base64.b64decode(rules["Precompiled"]["precompiled_charsmap"]) if "Precompiled" in rules else b"",
-        adds_prefix=file["pre_tokenizer"]["prepend_scheme"] != "never",
+        adds_prefix="Prepend" in rules or file["pre_tokenizer"]["prepend_scheme"] != "never",
         trims="Replace" in rules,
     )
 
