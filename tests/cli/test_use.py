@@ -286,6 +286,35 @@ def test_translated_document_keeps_its_layout(penwright: Command, runs: Path, tm
 
 
 @pytest.mark.parametrize(
+    ("name", "content", "kept"),
+    [
+        ("a.srt", "1\n00:00:01,000 --> 00:00:02,000\neins zwei\n\n", r"1\n00:00:01,000 --> 00:00:02,000\n.+\n\n"),
+        ("a.html", "<html><p class='a'>eins zwei</p></html>\n", r"<html><p class='a'>.+</p></html>\n"),
+    ],
+)
+def test_tags_and_times_of_a_translated_document_are_kept(
+    penwright: Command, runs: Path, tmp_path, name, content, kept
+):
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    done = penwright("translate", runs / "translator", "--document", tmp_path / name)
+    assert re.fullmatch(kept, done.stdout)
+
+
+def test_documents_in_other_formats_are_refused(penwright: Command, runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.po").write_text('msgid "eins"\nmsgstr ""\n', encoding="utf-8")
+    done = penwright("translate", runs / "translator", "--document", tmp_path / "a.po")
+    assert done.returncode == 1 and "a translation file (PO)" in done.stderr
+
+
+def test_warnings_of_a_translated_document_are_printed(penwright: Command, runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("eins zwei\n", encoding="utf-8")
+    (tmp_path / "terms.tsv").write_text("zwei\tQUOKKA\n", encoding="utf-8")
+    options = ("--glossary", tmp_path / "terms.tsv", "--bias", 0.1)
+    done = penwright("translate", runs / "translator", "--document", tmp_path / "a.txt", *options)
+    assert "QUOKKA" in done.stdout or "glossary's translation is missing" in done.stderr
+
+
+@pytest.mark.parametrize(
     "arguments", [["--diverse", 0.0, "--n-best", 1], ["--alternatives", 1], ["--document", "one.txt"], []]
 )
 def test_every_search_uses_the_beam_search_options(

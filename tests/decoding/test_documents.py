@@ -136,3 +136,43 @@ def test_lines_without_letters_are_not_translated() -> None:
     seen: list[str] = []
     assert translated(document, "en", lambda sentences: seen.extend(sentences) or sentences) == document
     assert all(any(map(str.isalnum, sentence)) for sentence in seen) and len(seen) == 3
+
+
+SUBTITLES = """WEBVTT
+
+1
+00:00:01,000 --> 00:00:03,500
+<i>It was</i> late.
+It barked!
+
+2
+00:00:04,000 --> 00:00:05,000
+- A dog?
+- No, a cat that is so long that its line has
+to be wrapped.
+
+3
+00:00:06,000 --> 00:00:09,000
+One line
+"""
+
+
+def test_subtitles_keep_numbers_times_and_lines() -> None:
+    seen: list[str] = []
+    kept = translated(SUBTITLES, "en", lambda sentences: seen.extend(sentences) or sentences, "subtitles")
+    assert seen == [
+        "<i>It was</i> late.",
+        "It barked!",
+        "A dog?",
+        "No, a cat that is so long that its line has to be wrapped.",
+        "One line",
+    ]
+    assert kept == SUBTITLES.replace("late.\nIt", "late. It")  # as wide as a subtitle may be
+
+
+def test_web_pages_keep_their_tags() -> None:
+    page = '<p\nclass="a">One. Two &amp; three.</p><script>if (a < b) {}</script><pre>First line\n  second</pre>'
+    done = translated(page, "en", uppercased, "html")
+    assert done == page.replace("One. Two &amp; three", "ONE. TWO &amp; THREE").replace(
+        "First line\n  second", "FIRST LINE\n  SECOND"
+    )

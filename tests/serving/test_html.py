@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penwright.serving.html_tags import pieces, texts_of, with_texts
+from penwright.translation.html_tags import pieces, texts_of, with_texts
 
 from .conftest import ApiCall, RunningServer
 

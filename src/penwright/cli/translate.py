@@ -29,6 +29,7 @@ from penwright.text import count
 
 if TYPE_CHECKING:
     from penwright.translation.constraints.requirements import Constraints
+    from penwright.translation.documents import Form
     from penwright.translation.results import Translation
     from penwright.translation.translator import Translator
 
@@ -74,7 +75,7 @@ Diversity = Annotated[
     ),
 ]
 DocumentFile = Annotated[
-    Path | None, typer.Option(help="Text file to translate as a whole, with its paragraphs and layout.")
+    Path | None, typer.Option(help="Text, web page or subtitles to translate as a whole, in the same layout.")
 ]
 WithAlignment = Annotated[
     bool, typer.Option("--align", help="Add the word alignment to each translation, as i-j pairs.")
@@ -200,11 +201,29 @@ def _print_document(
     """Print the translation of a document in the layout of the original."""
     if translator.source_language is None:
         warn("the source language is unknown, so sentences are split as in English. Specify it, as in: --language de")
-    text = translator.translate_document(read_text(str(path)).replace("\r\n", "\n"), constraints, **settings)
+    document, form = _read_document(path)
+    text = translator.translate_document(document, constraints, form=form, **settings)
     if json:
         print_json({"text": text})
     else:
         print(text, end="")
+
+
+def _read_document(path: Path) -> "tuple[str, Form]":
+    """Return a document and its form. Raise PenwrightError for a format whose layout cannot be kept."""
+    from penwright.data.files import format_of, read_markup
+
+    kind = format_of(path, str(path)) if path.is_file() else None
+    if kind is None:
+        return read_text(str(path)), "text"
+    if kind.name == "html":
+        return read_markup(path), "html"
+    if kind.name in ("srt", "vtt"):
+        return read_text(str(path)), "subtitles"
+    raise PenwrightError(
+        f"{path} is {kind.description}. --document keeps the layout of text, web pages and subtitles (.srt, .vtt). "
+        "Save it in one of these formats"
+    )
 
 
 def _print_alternatives(

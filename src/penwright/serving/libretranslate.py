@@ -26,9 +26,9 @@ from penwright.serving.fields import (
     kind_of,
     read_fields,
 )
-from penwright.serving.html_tags import Piece, pieces, texts_of, with_texts
 from penwright.serving.model_registry import ModelRegistry
 from penwright.serving.model_worker import ModelWorker, TranslationChoices
+from penwright.translation.html_tags import Piece, pieces, texts_of, with_texts
 from penwright.workflows.load import OpenedRun
 
 NAMES = {
@@ -240,9 +240,10 @@ async def _translator(
 ) -> tuple[ModelWorker, LanguageGuess | None]:
     """Return the translator for a request and, if its source is "auto", the detected language."""
     pairs = {worker: languages_of(worker.name, worker.opened) for worker in _translators(registry)}
-    suitable = [worker for worker, pair in pairs.items() if body.target in {pair.target, "target"}]
-    if body.source != "auto":
-        suitable = [worker for worker in suitable if body.source in {pairs[worker].source, "source"}]
+    source, target = body.source.lower(), body.target.lower()
+    suitable = [worker for worker, pair in pairs.items() if target in {pair.target.lower(), "target"}]
+    if source != "auto":
+        suitable = [worker for worker in suitable if source in {pairs[worker].source.lower(), "source"}]
     unknown = [worker for worker, pair in pairs.items() if pair.source == "source"]
     if not suitable and len(pairs) == len(unknown) == 1:
         suitable = unknown  # there is only one translator; its languages are unknown, so it may support the request
@@ -251,7 +252,7 @@ async def _translator(
         raise UsageError(
             f"{body.source[:20]} to {body.target[:20]} is not supported. This server translates {supported}"
         )
-    if body.source != "auto":
+    if source != "auto":
         return suitable[0], None
     guess = (await detect(sample, suitable))[0]
     return next(worker for worker in suitable if pairs[worker].source == guess.language), guess

@@ -5,7 +5,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from itertools import islice, product
+from itertools import islice
 from math import ceil
 from pathlib import Path
 from random import Random
@@ -14,7 +14,6 @@ from penwright.data.bucketing import PairBatches
 from penwright.data.corpus import DEFAULT_READING, Corpus, CorpusPart, Pair, ReadingOptions
 from penwright.data.files import SourceFile, examine
 from penwright.data.parallel import open_evaluation_pairs, open_pairs
-from penwright.data.readers.layout import SOURCE_NAMES, TARGET_NAMES
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
 from penwright.errors import PenwrightError, Say, say_nothing
@@ -22,11 +21,17 @@ from penwright.evaluation.baselines import learn_dictionary, translate_words
 from penwright.evaluation.perplexity import negative_log_likelihood
 from penwright.evaluation.scores import Sample, Score
 from penwright.evaluation.translation import translation_scores
-from penwright.languages import languages_between
 from penwright.storage import write_atomically
 from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
 from penwright.text import count
-from penwright.translation.constraints.glossary import Entry, Glossary, inflected, with_hints
+from penwright.translation.constraints.glossary import (
+    Entry,
+    Glossary,
+    are_column_names,
+    inflected,
+    unquoted,
+    with_hints,
+)
 from penwright.translation.constraints.requirements import NO_CONSTRAINTS
 from penwright.translation.translator import Translator
 
@@ -209,13 +214,13 @@ def read_entries(file: SourceFile, say: Say = say_nothing) -> list[Entry]:
     for number, line in enumerate(file.lines(), 1):
         if not line.strip() or line.startswith("#"):
             continue
-        source, target = map(_unquoted, [*line.split("\t"), ""][:2])
+        source, target = map(unquoted, [*line.split("\t"), ""][:2])
         if not source or not target:
             raise PenwrightError(
                 f"{file.path} line {number:,} is not a dictionary entry: it needs a term, a tab and a translation"
             )
         n_read += 1
-        if n_read == 1 and _are_column_names(source, target):
+        if n_read == 1 and are_column_names(source, target):
             say(f"{file.path}: line {number:,} is a header, not an entry: {source}, {target}")
         elif re.search(r"\w", source) and re.search(r"\w", target):
             targets_of.setdefault(source.casefold(), (source, {}))[1][target] = None
@@ -226,20 +231,6 @@ def read_entries(file: SourceFile, say: Say = say_nothing) -> list[Entry]:
     if not targets_of:
         raise PenwrightError(f"{file.path} has no entries: each line needs a term, a tab and a translation")
     return [Entry(source, tuple(targets)) for source, targets in targets_of.values()]
-
-
-def _unquoted(cell: str) -> str:
-    """Return a cell without the quote marks of a CSV writer."""
-    cell = cell.strip()
-    is_quoted = len(cell) > 1 and cell[0] == cell[-1] == '"'
-    return cell[1:-1].replace('""', '"').strip() if is_quoted else cell
-
-
-def _are_column_names(first: str, second: str) -> bool:
-    """Return whether two cells name the sides of a dictionary, or two languages."""
-    cells, languages = (first.casefold(), second.casefold()), languages_between((first, second))
-    roles = {cells, cells[::-1]} & {*product((*SOURCE_NAMES, "term", "word"), TARGET_NAMES)}
-    return bool(roles) or (languages is not None and languages.source != languages.target)
 
 
 def _examples(entries: Sequence[Entry], new: Collection[int]) -> list[Pair]:

@@ -7,18 +7,25 @@ characters.
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, chain, pairwise, repeat
+from typing import Literal
 
 import sentencex
 
 from penwright.languages import without_region
 from penwright.text import display_width, gaps_between, wrap
+from penwright.translation.html_tags import pieces as html_pieces
+from penwright.translation.html_tags import texts_of, with_texts
+
+Form = Literal["text", "html", "subtitles"]  # how a document is laid out
+Translate = Callable[[Sequence[str]], Sequence[str]]
 
 _BULLET = re.compile(r"(?:[-*+•–—>#|]+|\(?(?:\d{1,3}|[A-Za-z])[.)])\s+")
 _SPACES = re.compile(r"[ \t\r\n\v\f]+")  # white space at which lines can break, unlike the no-break space ("5 km")
 _END = tuple('.!?:;…"”»“。！？：；」』）؟؛۔।॥׃')
 SHORT, FULL = 40, 60  # minimum width in columns of a wrapped line: FULL if it ends a sentence, otherwise SHORT
+SUBTITLE = 42  # least width in columns of a subtitle of several lines
 _CLAUSE = re.compile(r"[,;:،؛]\s+|[、，；：]\s*|\s+(?=[-–—]\s)")
 _WORD = re.compile(r"\s+")
 _HARD_BREAK = "  "  # two spaces at the end of a line, a line break in Markdown
@@ -100,19 +107,43 @@ def _block(group: Sequence[str]) -> TextBlock:
     return TextBlock(head, rest, text, max(map(display_width, group)) if len(group) > 1 else 0)
 
 
-def translated(document: str, language: str | None, translate: Callable[[Sequence[str]], Sequence[str]]) -> str:
+def subtitle_blocks(document: str) -> list[TextBlock]:
+    """Split subtitles (SubRip, WebVTT) into blocks: the text below each time, and all other lines, without text."""
+    found, shown = list[TextBlock](), list[list[str]]()
+    is_shown = False
+    for line in [*document.split("\n"), ""]:
+        if is_shown and line.strip():
+            if not shown or _BULLET.match(line):  # each speaker begins a line with a dash
+                shown.append([])
+            shown[-1].append(line.strip())
+            continue
+        found += [replace(_block(lines), width=max(SUBTITLE, *map(display_width, lines))) for lines in shown]
+        found.append(TextBlock(line, "", "", 0))
+        shown, is_shown = [], "-->" in line
+    return found[:-1]  # without the line added above
+
+
+def translated(document: str, language: str | None, translate: Translate, form: Form = "text") -> str:
     """Translate a document sentence by sentence; `language` is passed to sentences().
 
-    Lines without letters and digits, such as "* * *", stay as they are. Windows line ends become newlines.
+    Lines without letters and digits, such as "* * *", stay as they are, and so do tags, and the times of subtitles.
+    Windows line ends become newlines.
     """
-    parts = blocks(document.replace("\r\n", "\n"))
-    cut = [sentences(part.text, language) if any(map(str.isalnum, part.text)) else [] for part in parts]
-    new = iter(translate([sentence.strip() for group in cut for sentence in group]))
-    kept = (part.text for part in parts)
-    texts = [
-        _reassemble(group, [next(new) for _ in group]) if group else text for group, text in zip(cut, kept, strict=True)
-    ]
+    document = document.replace("\r\n", "\n")
+    if form == "html":
+        pieces = html_pieces(document)
+        texts = texts_of(pieces)
+        return with_texts(pieces, dict(zip(texts, _by_sentences(texts, language, translate), strict=True)))
+    parts = subtitle_blocks(document) if form == "subtitles" else blocks(document)
+    texts = _by_sentences([part.text for part in parts], language, translate)
     return "\n".join(part.lines(text) for part, text in zip(parts, texts, strict=True))
+
+
+def _by_sentences(texts: Sequence[str], language: str | None, translate: Translate) -> list[str]:
+    cut = [sentences(text, language) if any(map(str.isalnum, text)) else [] for text in texts]
+    new = iter(translate([sentence.strip() for group in cut for sentence in group]))
+    done = ([next(new) for _ in group] for group in cut)
+    return [_reassemble(group, own) if group else text for group, own, text in zip(cut, done, texts, strict=True)]
 
 
 def _reassemble(sentences: Sequence[str], new: Sequence[str]) -> str:

@@ -22,7 +22,7 @@ from penwright.translation.alternatives import AlternativeSearch
 from penwright.translation.constraints.glossary import Entry, Glossary
 from penwright.translation.constraints.requirements import DEFAULT_CONSTRAINTS, Constraints
 from penwright.translation.constraints.search import Searcher
-from penwright.translation.documents import keep_spans_whole, segments, translated
+from penwright.translation.documents import Form, keep_spans_whole, segments, translated
 from penwright.translation.results import (
     Alternative,
     Segment,
@@ -217,18 +217,22 @@ class Translator:
         document: str,
         constraints: Constraints = DEFAULT_CONSTRAINTS,
         demands: Constraints | None = None,
+        form: Form = "text",
         **options: Any,
     ) -> str:
         """Translate a document sentence by sentence. The options are those of `translate`.
 
-        Blank lines, indentation and bullets are kept. Wrapped paragraphs are wrapped to the same width.
+        Blank lines, indentation, bullets, tags and times are kept. Wrapped paragraphs are wrapped to the same width.
         """
         constraints = _with_old_name(constraints, demands)
 
         def translate(sentences: Sequence[str]) -> list[str]:
-            return [translation.text for translation in self.translate(sentences, constraints=constraints, **options)]
+            found = self.translate(sentences, constraints=constraints, **options)
+            for warning in dict.fromkeys(text for translation in found for text in translation.warnings):
+                warn(warning, PenwrightWarning, stacklevel=4)
+            return [translation.text for translation in found]
 
-        return translated(document, self.source_language, translate)
+        return translated(document, self.source_language, translate, form)
 
     def _search(self, settings: DecodingSettings) -> BeamSettings:
         penalties = settings.length_penalty, self._banned, settings.coverage_penalty

@@ -48,6 +48,12 @@ def test_error_in_a_glossary_file_names_its_line(tmp_path: Path, content: str | 
         read(tmp_path, content)
 
 
+@pytest.mark.parametrize("header", ["en\tde", "source\ttarget", "Term\tTranslation"])
+def test_header_is_no_term_and_quoted_cells_are_terms(tmp_path: Path, header: str) -> None:
+    glossary = read(tmp_path, f'# mine\n{header}\n"Smith, Inc."\tFirma\ndog\t"der ""Hund"""\n')
+    assert glossary.entries == (Entry("Smith, Inc.", ("Firma",)), Entry("dog", ('der "Hund"',)))
+
+
 def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(PenwrightError, match=r"there is no glossary .*none.tsv"):
         Glossary.read(tmp_path / "none.tsv")

@@ -8,7 +8,8 @@ A glossary file has one term per line, in columns separated by tabs:
 The columns are the term, its translation (alternative forms separated by |), and optionally a case rule. With `any`,
 the default, the term matches regardless of case. Its translation is written as in the file, but capitalized at the
 beginning of a text. With `exact`, the term matches only as written in the file. With `follow`, the translation has
-the case of the term: capitalized or ALL CAPS. Blank lines and lines that begin with # are ignored.
+the case of the term: capitalized or ALL CAPS. Blank lines, lines that begin with #, and a header such as "en	de" are
+ignored.
 
 A source with hints has each translation in place of its term, as in "a ⟦ Hund⟧ barks".
 """
@@ -18,10 +19,12 @@ from bisect import bisect
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
 from penwright.errors import PenwrightError
+from penwright.languages import languages_between
 from penwright.storage import near_miss
 from penwright.text import WITHOUT_SPACES, is_mark
 
@@ -81,8 +84,10 @@ class Glossary:
     def parse(cls, content: bytes, name: str) -> "Glossary":
         """Parse the content of a glossary; `name` identifies it in errors. Raises PenwrightError as `read` does."""
         entries: dict[tuple[str, bool], tuple[int, Entry]] = {}
-        for number, line in _lines(content, name):
+        for index, (number, line) in enumerate(_lines(content, name)):
             entry = _entry(line, f"{name} line {number}")
+            if index == 0 and are_column_names(entry.source, "|".join(entry.targets)):
+                continue
             key = (entry.source, True) if entry.case == "exact" else (entry.source.casefold(), False)
             before, same = entries.setdefault(key, (number, entry))
             if (same.targets, same.case) != (entry.targets, entry.case):
@@ -143,7 +148,7 @@ def _lines(content: bytes, name: str) -> Iterator[tuple[int, str]]:
 
 
 def _entry(line: str, location: str) -> Entry:
-    columns = [column.strip() for column in line.split("\t")]
+    columns = [unquoted(column) for column in line.split("\t")]
     if len(columns) == 1:
         raise PenwrightError(
             f'{location} has no tab between the term and its translation; add one: "{line.strip()[:60]}"'
@@ -157,6 +162,22 @@ def _entry(line: str, location: str) -> Entry:
     if case is None:
         raise PenwrightError(f"{location}: the third column must be a case rule, one of {', '.join(get_args(Case))}")
     return Entry(source, targets, case)
+
+
+def unquoted(cell: str) -> str:
+    """Return a cell without white space around it, and without the quote marks of a CSV writer."""
+    cell = cell.strip()
+    is_quoted = len(cell) > 1 and cell[0] == cell[-1] == '"'
+    return cell[1:-1].replace('""', '"').strip() if is_quoted else cell
+
+
+def are_column_names(first: str, second: str) -> bool:
+    """Return whether two cells name the sides of a dictionary, or two languages."""
+    from penwright.data.readers.layout import SOURCE_NAMES, TARGET_NAMES  # noqa: PLC0415 - translators load without data
+
+    cells, languages = (first.casefold(), second.casefold()), languages_between((first, second))
+    roles = {cells, cells[::-1]} & {*product((*SOURCE_NAMES, "term", "word"), TARGET_NAMES)}
+    return bool(roles) or (languages is not None and languages.source != languages.target)
 
 
 def with_hints(text: str, hints: Iterable[tuple[int, int, str]]) -> str:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 # Elements that cannot contain tags, and whether their content is translated.
 UNPARSED = {"script": False, "style": False, "textarea": True, "title": True}
 KEPT = ("script", "style", "code", "kbd", "samp", "var", "math", "svg")  # elements whose text is not translated
+PREFORMATTED = ("pre", "textarea")  # elements that show line breaks
 VOID = ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr")
 _BEGIN = re.compile(r"</?[a-zA-Z]|<[!?]")
 _NAME = re.compile(r"</?([a-zA-Z][^\s/>]*)")
@@ -30,11 +31,15 @@ def pieces(html: str) -> list[Piece]:
     """Split a page into pieces, in linear time. `with_texts` joins the pieces and inserts the translations."""
     pieces: list[Piece] = []
     kept: list[str] = []  # names of the open elements, from the outermost untranslated one inwards
+    n_preformatted = 0  # number of open elements that show line breaks
     for part, is_text in _parts(html):
-        pieces.append(_piece(part) if is_text and not kept else Piece(part))
+        lines = part.splitlines(keepends=True) if is_text and n_preformatted > 0 else [part]
+        pieces += [_piece(line) if is_text and not kept else Piece(line) for line in lines]
         name = None if is_text else _NAME.match(part)
         if name is not None:
             _track(kept, name[1].lower(), part)
+            if name[1].lower() in PREFORMATTED:
+                n_preformatted += -1 if part.startswith("</") else 1
     return pieces
 
 
