@@ -278,6 +278,32 @@ def test_texts_of_a_group_stay_on_one_side_of_the_split(tmp_path):
     assert len(pairs) == len({author for author, _ in pairs}) == len({group for _, group in pairs})
 
 
+def test_a_group_in_two_notations_is_one_group(tmp_path):
+    def split(*notations, validation=()):
+        paths = [
+            write(
+                tmp_path,
+                f"{part}.csv",
+                "text,kind,author\n"
+                + "".join(
+                    f"author {a} wrote text {n},{'xy'[(a + n) % 2]},{a}{end}\n"
+                    for a in range(20)
+                    for n in (part, part + 2)
+                ),
+            )
+            for part, end in enumerate(notations)
+        ]
+        reading = ReadingOptions(Columns(text="text", label="kind", group="author"), validation=validation)
+        corpus = open_labelled(paths, reading)
+        return [{each.text.split()[1] for each in part} for part in (corpus.training, corpus.held_out)]
+
+    for notations in (("", ".0"), (".0", ".00"), (".0", ".0")):
+        training, held_out = split(*notations)
+        assert not training & held_out and len(training | held_out) == 20, notations
+    own = write(tmp_path, "v.csv", "text,kind,author\nauthor 3 again,x,3\nauthor 4 again,y,4.0\n")
+    assert not split(".0", ".0", validation=[own])[0] & {"3", "4"}
+
+
 def test_text_without_a_group_is_its_own_group(tmp_path):
     rows = [f"text number {n},{'xy'[n % 2]},\n" for n in range(60)]
     path = write(tmp_path, "a.csv", "text,kind,author\n" + "".join(rows))

@@ -32,12 +32,11 @@ from penwright.data.rows import (
     TwoSides,
     common_rules,
     first_side_leaks,
-    hash_texts,
     hold_out_some,
     open_evaluation_rows,
     open_rows,
 )
-from penwright.data.splits import Mask
+from penwright.data.splits import Mask, hash_texts
 from penwright.data.store import Column
 from penwright.errors import PenwrightError
 from penwright.tokenizers.chat_template import ASSISTANT, ChatTemplate, Message, Turn

@@ -49,7 +49,7 @@ from penwright.data.rows import (
     open_rows,
 )
 from penwright.data.scores import comma_in
-from penwright.data.splits import DEFAULT_FRACTION, Hashes, Mask, held_out_groups, held_out_of_classes
+from penwright.data.splits import DEFAULT_FRACTION, Hashes, Mask, groups_to_split, held_out_groups, held_out_of_classes
 from penwright.errors import PenwrightError
 from penwright.text import count
 
@@ -236,8 +236,9 @@ def _hold_out(rows: Rows, keep: Mask, reading: ReadingOptions) -> Mask:
     """Choose the rows to hold out: the same share of each class."""
     kept, fraction = int(keep.sum()), reading.held_out
     n_held_out = kept * fraction if fraction is not None else min(kept * DEFAULT_FRACTION, MOST_HELD_OUT)
-    if rows.groups is not None:
-        chosen = held_out_groups(rows.groups, _classes(rows, keep), keep, round(n_held_out), reading.seed)
+    if rows.group_hashes is not None:
+        groups = groups_to_split(*rows.group_hashes)
+        chosen = held_out_groups(groups, _classes(rows, keep), keep, round(n_held_out), reading.seed)
     else:
         chosen = held_out_of_classes(rows.first_hashes, _classes(rows, keep), keep, round(n_held_out), reading.seed)
     if rows.label_kind and rows.label_kind.problem_type == "multi_label_classification":

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 from typing import Generic
@@ -36,7 +35,7 @@ from penwright.data.corpus import (
     with_training_columns,
 )
 from penwright.data.paths import describe_other_splits
-from penwright.data.splits import DEFAULT_FRACTION, Groups, Hashes, Mask, held_out_rows
+from penwright.data.splits import DEFAULT_FRACTION, Groups, Hashes, Mask, hash_groups, hash_texts, held_out_rows
 from penwright.errors import PenwrightError
 from penwright.languages import are_reversed, languages_between
 from penwright.text import count
@@ -73,17 +72,21 @@ class Rows(Sources[TwoSides]):
             return self.first_hashes * np.uint64(0x9E3779B97F4A7C15) + self.second_hashes
 
     @cached_property
-    def groups(self) -> Groups:
-        """The hash of each row's group, or of its first side if it has no group. None if no source has groups."""
+    def group_hashes(self) -> tuple[Hashes, Hashes] | None:
+        """The hash of each row's group, or of its first side: first as written, then with 16 for 16.0."""
         if not any(source.groups for source in self.each):
             return None
-        hashes = self.first_hashes.copy()
-        for source, end in zip(self.each, np.cumsum(self.n_items), strict=True):
-            if source.groups is not None:
-                names = [name.encode("utf-8", "surrogatepass") for name in source.groups()]
-                own = hashes[end - len(names) : end]
-                own[:] = np.where([name == b"" for name in names], own, hash_texts(names))
-        return hashes
+        firsts = np.split(self.first_hashes, np.cumsum(self.n_items)[:-1])
+        parts = [
+            (first, first) if source.groups is None else hash_groups(source.groups(), first)
+            for source, first in zip(self.each, firsts, strict=True)
+        ]
+        return np.concatenate([written for written, _ in parts]), np.concatenate([plain for _, plain in parts])
+
+    @property
+    def groups(self) -> Groups:
+        """The hash of each row's group, or of its first side if it has no group. None if no source has groups."""
+        return self.group_hashes and self.group_hashes[1]
 
 
 def measure(sources: Sequence[RowSource]) -> Rows:
@@ -112,11 +115,6 @@ def _measure(batch: Sequence[TwoSides | Broken | None], reasons: dict[str, int])
         *(_sizes(side) for side in encoded),
         np.fromiter((number_reason(row, reasons) for row in batch), dtype=np.uint8, count=len(batch)),
     )
-
-
-def hash_texts(side: Sequence[bytes]) -> Hashes:
-    """Return a hash of each text, given in UTF-8."""
-    return np.frombuffer(b"".join([blake2b(text, digest_size=8).digest() for text in side]), dtype="<u8")
 
 
 def _sizes(side: Iterable[str] | Iterable[bytes]) -> Sizes:

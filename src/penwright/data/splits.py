@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterable, Sequence
+from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,8 +18,27 @@ Groups = Hashes | None  # the group of each item; None: items have no groups
 DEFAULT_FRACTION = 0.1
 TOO_MANY = 2  # if a selection exceeds the requested size by more than this factor, select groups one by one
 ENOUGH_FOR_ONE = 0.3  # a class gets a held-out row if its size times the held-out share is at least this
+WHOLE = re.compile(rb"^([-+]?\d+)\.0+\Z")  # a whole number as some programs write it, such as 16.0
 TRAINING, TESTS = {"train", "training"}, {"test", "testing"}  # words in the names of files and folders
 VALIDATION = {"dev", "valid", "val", "validation", "eval"}
+
+
+def hash_texts(side: Sequence[bytes]) -> Hashes:
+    """Return a hash of each text, given in UTF-8."""
+    return np.frombuffer(b"".join([blake2b(text, digest_size=8).digest() for text in side]), dtype="<u8")
+
+
+def hash_groups(names: Iterable[str], blank: Hashes) -> tuple[Hashes, Hashes]:
+    """Return a hash of each group as written, and one with 16 for 16.0. `blank` has the hashes of blank groups."""
+    encoded = [name.encode("utf-8", "surrogatepass") for name in names]
+    is_blank = [name == b"" for name in encoded]
+    written, plain = hash_texts(encoded), hash_texts([WHOLE.sub(rb"\1", name) for name in encoded])
+    return np.where(is_blank, blank, written), np.where(is_blank, blank, plain)
+
+
+def groups_to_split(written: Hashes, plain: Hashes) -> Hashes:
+    """Return the hashes that choose the held-out groups: those of 16.0 as written, unless some rows have 16."""
+    return np.where(np.isin(plain, written), plain, written)
 
 
 def files_of_split(folder: str | Path, files: Sequence[Path], split: Collection[str]) -> list[Path]:
