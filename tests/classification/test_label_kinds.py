@@ -108,9 +108,9 @@ def test_label_lists_in_json_lines_are_inferred(tmp_path: Path) -> None:
 
 
 def test_cells_are_parsed_as_label_sets() -> None:
-    assert label_set(" b ; a;b;", ";", {}) == "a\x1fb"
-    assert label_set('["x, y", "z"]', None, {"z": "last"}) == "last\x1fx, y"
-    assert label_set("", "|", {}) == ""
+    assert label_set(" b ; a;b;", ";", {}, set()) == "a\x1fb"
+    assert label_set('["x, y", "z"]', None, {"z": "last"}, set()) == "last\x1fx, y"
+    assert label_set("", "|", {}, set()) == ""
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_cells_are_parsed_as_label_sets() -> None:
     ],
 )
 def test_lists_in_the_notations_of_python_and_numpy_are_parsed(cell: str, labels: str) -> None:
-    assert label_set(cell, None, {}) == labels
+    assert label_set(cell, None, {}, set()) == labels
 
 
 def test_held_out_labels_all_occur_in_training(tmp_path: Path) -> None:

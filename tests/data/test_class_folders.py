@@ -28,6 +28,8 @@ def test_each_folder_is_a_class_and_each_file_a_text(tmp_path: Path) -> None:
     assert len(open_evaluation_labelled([folder]).held_out) == 24
     names = ReadingOptions(Columns(label_names={"pos": "good"}))
     assert open_labelled([folder], names).labels == ("good", "neg")
+    notes = open_labelled([folder], ReadingOptions(Columns(label_names={"Pos": "good"}))).report.notes
+    assert "data.label_names: no text of the training files has the label 'Pos'" in notes
 
 
 def test_classes_change_the_fingerprint(tmp_path: Path) -> None:

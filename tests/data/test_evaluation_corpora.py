@@ -74,6 +74,17 @@ def test_scores_are_renamed_and_dropped_by_label_names(tmp_path: Path) -> None:
     assert corpus.label_values == ("2.5", "3.5") and corpus.report.dropped[0].count == 20
 
 
+@pytest.mark.parametrize("kind", [LabelKind(), LabelKind("multi_label_classification", "|"), LabelKind("regression")])
+def test_label_names_that_no_text_has_are_noted(tmp_path: Path, kind: LabelKind) -> None:
+    paths = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    for path, labels in zip(paths, ["12", "34"], strict=True):
+        rows = "".join(f"text number {n} of {path.name},{labels[n % 2]}\n" for n in range(40))
+        path.write_text(f"text,label\n{rows}", encoding="utf-8")
+    columns = Columns(label="label", text="text", label_kind=kind, label_names={"1": "7", "3.0": "8", "sports": "9"})
+    notes = [note for note in open_labelled(paths, ReadingOptions(columns)).report.notes if note.startswith("data.")]
+    assert notes == ["data.label_names: no text of the training files has the label 'sports'"]
+
+
 def test_label_names_change_the_fingerprint(tmp_path: Path) -> None:
     path = tmp_path / "train.csv"
     path.write_text("".join(f"{n % 2},text number {n} of the file\n" for n in range(40)), encoding="utf-8")

@@ -158,7 +158,7 @@ def test_placeholders_are_pointed_out_and_can_be_dropped(tmp_path):
     names = tomllib.loads(note.partition("--set '")[2].rstrip("'"))["data"]["label_names"]
     corpus = open_labelled([path], ReadingOptions(replace(columns, label_names=names)))
     assert corpus.labels == ("0", "1") and corpus.report.dropped[0].count == 3
-    assert label_set("NA|a", "|", {"NA": ""}) == "a"
+    assert label_set("NA|a", "|", {"NA": ""}, set()) == "a"
 
 
 def test_labels_are_read_in_one_line_and_ordered(tmp_path):

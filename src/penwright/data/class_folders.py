@@ -86,6 +86,7 @@ def class_source(folder: str, reading: ReadingOptions) -> RowSource:
         remark=remark,
         label_kind=LabelKind(),
         classes=classes,
+        unused_names=reading.columns.label_names.keys() - {name for name, _ in found},
     )
 
 

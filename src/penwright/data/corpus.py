@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, compress
 from pathlib import Path
@@ -207,6 +207,7 @@ class Source(Generic[Item]):
     text_pairs: bool = False  # whether each item has two texts instead of one
     groups: Callable[[], Iterator[str]] | None = None  # yields the group of each item; None: items have no groups
     classes: tuple[str, ...] = ()  # the class of each file of a folder; included in the corpus fingerprint
+    unused_names: Collection[str] = ()  # keys of `Columns.label_names` that no item has, once all items are read
 
 
 @dataclass(frozen=True)

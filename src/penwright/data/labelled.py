@@ -147,8 +147,8 @@ def _from_table(table: Table, columns: Columns) -> RowSource:
     comma = comma_in(table, values) if kind.problem_type == "regression" else ""
     choice += " with a decimal comma" if comma == "decimal" else ""
     choice += f" separated by {kind.separator}" if kind.separator else ""
-    columns = replace(columns, label_kind=kind, text_pairs=are_pairs)
-    read = partial(with_tidy_labels, one_hot or table, texts, label, columns, comma=comma)
+    columns, unused = replace(columns, label_kind=kind, text_pairs=are_pairs), set(columns.label_names)
+    read = partial(with_tidy_labels, one_hot or table, texts, label, columns, comma=comma, unused=unused)
     why = f"{table.name}: {table.form}" if isinstance(table, LabelledLines) else chosen.remark
     remark = "\n".join(filter(None, [why, label_cleaning_remark(table.name, values)]))
     groups = None
@@ -165,6 +165,7 @@ def _from_table(table: Table, columns: Columns) -> RowSource:
         label_kind=kind,
         text_pairs=are_pairs,
         groups=groups,
+        unused_names=unused,
     )
 
 
@@ -199,11 +200,14 @@ def _rules(rows: Rows, cleaning: Cleaning) -> list[Rule]:
 
 
 def _check_rows(rows: Rows, keep: Mask, reading: ReadingOptions) -> list[str]:
-    """Check the number of labels. Return a note if some texts occur with different labels."""
+    """Check the number of labels. Return notes on texts with different labels, and on labels that no text has."""
     if rows.label_kind and rows.label_kind.problem_type == "single_label_classification":
         _check_number_of_labels(rows, keep, is_requested=reading.columns.label is not None)
     n_texts, n_rows = len(np.unique(rows.first_hashes[keep])), len(np.unique(rows.hashes[keep]))
-    return [f"{count(n_rows - n_texts, 'text')} with more than one label"] if n_rows > n_texts else []
+    doubtful = [f"{count(n_rows - n_texts, 'text')} with more than one label"] if n_rows > n_texts else []
+    unused = set.intersection(*(set(source.unused_names) for source in rows.each))
+    where = "no text of the training files has the label"
+    return [*doubtful, *(f"data.label_names: {where} '{name}'" for name in sorted(unused))]
 
 
 def _check_number_of_labels(rows: Rows, keep: Mask, *, is_requested: bool) -> None:

@@ -41,11 +41,12 @@ def single_label(label: str, location: str) -> str:
 
 
 def with_tidy_labels(
-    table: Table, texts: Sequence[int], label: int, columns: Columns, *, comma: Comma = ""
+    table: Table, texts: Sequence[int], label: int, columns: Columns, *, comma: Comma, unused: set[str]
 ) -> Iterator[TwoSides | Broken]:
     """Yield the text and the label of every row. Labels are normalized, and renamed as specified in the settings.
 
-    `comma` is the meaning of the commas in scores, as in comma_in().
+    `comma` is the meaning of the commas in scores, as in comma_in(). Names of labels that occur are removed from
+    `unused`.
     """
     tidy: dict[str, str | Broken] = {}
     names, (problem_type, separator) = columns.label_names, columns.label_kind or LabelKind()
@@ -61,17 +62,17 @@ def with_tidy_labels(
         if raw_label in tidy:
             pass
         elif problem_type == "multi_label_classification":
-            tidy[raw_label] = label_set(raw_label, separator, names)
+            tidy[raw_label] = label_set(raw_label, separator, names, unused)
         elif problem_type == "regression":
-            tidy[raw_label] = number_label(renamed(raw_label, names), comma)
+            tidy[raw_label] = number_label(renamed(raw_label, names, unused), comma)
         else:
             label_read = raw_label if raw_label in names else single_label(raw_label, table.location(number))
-            tidy[raw_label] = renamed(label_read, names)
+            tidy[raw_label] = renamed(label_read, names, unused)
         target = tidy[raw_label]
         yield target if isinstance(target, Broken) else (text, target)
 
 
-def label_set(cell: str, separator: str | None, names: Mapping[str, str]) -> str:
+def label_set(cell: str, separator: str | None, names: Mapping[str, str], unused: set[str]) -> str:
     """Return the labels of a cell, normalized and sorted, in the format of `Labelled.label`.
 
     A blank cell has no label (""). An empty list means that none of the labels applies.
@@ -82,13 +83,17 @@ def label_set(cell: str, separator: str | None, names: Mapping[str, str]) -> str
     if items is None:
         items = [cell] if separator is None else cell.split(separator)
     labels = {tidy_label(item.strip()) for item in items} - {""}
-    return BETWEEN_LABELS.join(sorted({renamed(label, names) for label in labels} - {""}))
+    return BETWEEN_LABELS.join(sorted({renamed(label, names, unused) for label in labels} - {""}))
 
 
-def renamed(label: str, names: Mapping[str, str]) -> str:
-    """Return the new name of a label, or the label itself. Notations of a number, or of true and false, match."""
+def renamed(label: str, names: Mapping[str, str], unused: set[str]) -> str:
+    """Return the new name of a label, or the label itself. Notations of a number, or of true and false, match.
+
+    The key of `names` that is used is removed from `unused`.
+    """
     if label not in names and (NUMBER.fullmatch(label) or label.lower() in ("true", "false")):
         label = next((name for name in names if label_key(name) == label_key(label)), label)
+    unused.discard(label)
     return names.get(label, label)
 
 
