@@ -19,6 +19,8 @@ from penwright.translation.constraints.protection import Protection
         ("Call `f(x) + 1` in <b class='x'>bold</b>", ["`f(x) + 1`", "<b class='x'>", "</b>"]),
         ("Dear {name}, {{ city }}, %s of %(all)d, ${HOME}", ["{name}", "{{ city }}", "%s", "%(all)d", "${HOME}"]),
         ("3 in a row, 2 A teams, 5 houses in 1999, 10 men", []),
+        ("En 2019 l'entreprise, nel 1990 l’azienda, le numéro 12 s'élance, číslo 5 s míčem", []),
+        ("10 km'lik koşu, '5 m', 30s", ["10 km", "5 m", "30s"]),
         ("* * *", ["* * *"]),
         ("|---|:--:|", ["|---|:--:|"]),
         ("... --- ...", []),  # Morse code

@@ -9,11 +9,13 @@ from penwright.errors import UsageError
 
 _UNITS = (
     r"%|‰|°\s?[CFK]?|[kcmµnd]?m[²³23]?|[kmµ]?g|[cmd]?l|[kKMGT]i?[bB]|[kMGT]?bit/s|[kMG]?Hz|[kMG]?Wh?|[km]?V|[km]A|"
-    r"km/h|m/s|mph|h|min|s|ms|ft|lb|oz|px|pt|dpi|bar|h?Pa|kcal|[kM]J|[kM]?N|ppm|€|\$|£|¥|EUR|USD|GBP|CHF|JPY"
+    r"km/h|m/s|mph|h|min|ms|ft|lb|oz|px|pt|dpi|bar|h?Pa|kcal|[kM]J|[kM]?N|ppm|€|\$|£|¥|EUR|USD|GBP|CHF|JPY"
 )
-_UNITS_THAT_ARE_WORDS = "A|B|J|in"  # units that must directly follow the number, without a space
+_UNITS_THAT_ARE_WORDS = "A|B|J|in|s"  # units that must directly follow the number, without a space
 # No match starts in the middle of a number; otherwise, long runs of digits would take quadratic time.
 _NUMBER = r"[-+]?(?<!\d[.,\u00a0\u202f])\d++(?:[.,\u00a0\u202f]\d++)*+"
+# No letter after a space and before an apostrophe is a unit, as in "En 2019 l'entreprise".
+_END = r"(?![\w/]|(?<=\s\w)['’]\w)"
 PATTERNS = {
     "rule": r"\A[-\s*#=_~|+:]*[*#=_~|][-\s*#=_~|+:]*\Z",  # a whole text such as "* * *" or "|---|---|"
     "code": r"`[^`\n]+`",
@@ -21,7 +23,7 @@ PATTERNS = {
     "placeholder": r"\{\{[^{}\n]+\}\}|\$?\{[^{}\s]+\}|%\(\w+\)[sd]|%[sd](?!\w)",
     "URL": r"(?:(?:https?|ftp|file)://|www\.)[^\s<>\"'`]*[^\s<>\"'`.,;:!?)\]}»”…]",
     "e-mail": r"(?<![\w.+-])[\w.+-]++@\w[\w-]*(?:\.[\w-]*\w)+",
-    "number": rf"(?<![\w.,])(?:{_NUMBER}(?:\s?(?:{_UNITS})|(?:{_UNITS_THAT_ARE_WORDS}))(?![\w/])|[€$£¥]\s?{_NUMBER})",
+    "number": rf"(?<![\w.,])(?:{_NUMBER}(?:\s?(?:{_UNITS})|(?:{_UNITS_THAT_ARE_WORDS})){_END}|[€$£¥]\s?{_NUMBER})",
 }
 
 
