@@ -33,9 +33,17 @@ def test_protected_spans_are_found(text: str, kept: list[str]) -> None:
     assert [text[span.start : span.end] for span in Protection().spans(text)] == kept
 
 
-def test_user_pattern_takes_precedence() -> None:
-    text = "Order AB-12 of 5 kg"
-    assert [text[s.start : s.end] for s in Protection([r"[A-Z]+-\d+ of 5"]).spans(text)] == ["AB-12 of 5"]
+@pytest.mark.parametrize(
+    ("pattern", "text", "kept"),
+    [
+        (r"[A-Z]+-\d+ of 5", "Order AB-12 of 5 kg", ["AB-12 of 5 kg"]),
+        ("[0-9]+", "See https://a.de/p/2023/x-y.html in 2023", ["https://a.de/p/2023/x-y.html", "2023"]),
+        ("[0-9]+", "<a href='1'> `x1` bob7@web.de {n1}", ["<a href='1'>", "`x1`", "bob7@web.de", "{n1}"]),
+        ("see 5|kg bag", "see 5 kg bag", ["see 5 kg bag"]),
+    ],
+)
+def test_match_of_a_user_pattern_is_joined_with_the_spans_it_overlaps(pattern: str, text: str, kept: list[str]) -> None:
+    assert [text[s.start : s.end] for s in Protection([pattern]).spans(text)] == kept
 
 
 def test_invalid_pattern_is_refused() -> None:

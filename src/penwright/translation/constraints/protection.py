@@ -2,7 +2,7 @@
 
 import re
 from bisect import bisect
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from penwright.errors import UsageError
@@ -39,19 +39,30 @@ class Protection:
 
     def __init__(self, own: Iterable[str] = (), patterns: Iterable[str] = tuple(PATTERNS.values())):
         """Compile the patterns. Raise UsageError for an invalid regular expression."""
-        self._patterns = [_compiled(pattern) for pattern in (*own, *patterns)]
+        self._own, self._patterns = list(map(_compiled, own)), list(map(_compiled, patterns))
 
     def spans(self, text: str) -> list[ProtectedSpan]:
-        """Return the spans in order, without overlaps. The user's patterns come first, then PATTERNS in order."""
+        """Return the spans in order, without overlaps.
+
+        A match of the user's patterns is joined with the spans that it overlaps. If two matches of PATTERNS overlap,
+        the one of the earlier pattern counts.
+        """
         kept: list[ProtectedSpan] = []
-        for pattern in self._patterns:
-            for match in pattern.finditer(text):
-                span = _trimmed(match)
-                place = bisect(kept, span)
-                is_free = all(span.end <= o.start or o.end <= span.start for o in kept[max(0, place - 1) : place + 1])
-                if span.start < span.end and is_free:
-                    kept.insert(place, span)
-        return kept
+        for span in _matches(self._patterns, text):
+            place = bisect(kept, span)
+            if all(span.end <= o.start or o.end <= span.start for o in kept[max(0, place - 1) : place + 1]):
+                kept.insert(place, span)
+        joined: list[ProtectedSpan] = []
+        for span in sorted([*kept, *_matches(self._own, text)]):
+            before = joined.pop() if joined and span.start < joined[-1].end else span
+            joined.append(ProtectedSpan(before.start, max(before.end, span.end)))
+        return joined
+
+
+def _matches(patterns: Iterable[re.Pattern[str]], text: str) -> Iterator[ProtectedSpan]:
+    """Yield the matches of each pattern that are not empty."""
+    spans = (_trimmed(match) for pattern in patterns for match in pattern.finditer(text))
+    return (span for span in spans if span.start < span.end)
 
 
 def _trimmed(match: re.Match[str]) -> ProtectedSpan:
