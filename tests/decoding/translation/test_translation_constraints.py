@@ -19,6 +19,7 @@ from penwright.translation.constraints.requirements import (
     Constraint,
     Constraints,
     constraint_results,
+    constraints_of,
     find_span,
     find_spans,
 )
@@ -156,6 +157,19 @@ def test_span_with_unknown_characters_is_inserted_afterwards(
 
 def test_line_that_is_a_protected_span_is_unchanged(translator: Translator) -> None:
     assert translator.translate(["  https://example.org/x\n<b>"])[0].text == "https://example.org/x\n<b>"
+
+
+@pytest.mark.parametrize(
+    ("terms", "required"),
+    [
+        ({"20 ft container": "Frachtbehälter", "container": "Behälter"}, ["Frachtbehälter"]),
+        ({"20 ft": "20 Fuß", "container": "Behälter"}, ["20 ft", "Behälter"]),
+        ({"ft container": "Fußbehälter", "container": "Behälter"}, ["20 ft", "Behälter"]),
+    ],
+)
+def test_term_outranks_the_spans_inside_it(terms: dict[str, str], required: list[str]) -> None:
+    for text in ("a 20 ft container", "20 ft container in"):
+        assert [each.forms[0] for each in constraints_of(text, glossary(**terms))] == required
 
 
 def test_protected_span_is_not_split_between_parts(

@@ -15,13 +15,13 @@ A source with hints has each translation in place of its term, as in "a ⟦ Hund
 """
 
 import re
-from bisect import bisect
-from collections.abc import Iterable, Iterator
+from bisect import bisect, bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from penwright.errors import PenwrightError
 from penwright.languages import languages_between
@@ -29,6 +29,7 @@ from penwright.storage import near_miss
 from penwright.text import WITHOUT_SPACES, is_mark
 
 Case = Literal["any", "exact", "follow"]
+Place = tuple[int, int, *tuple[Any, ...]]  # character offsets, end excluded, and whatever else belongs to the place
 _LETTERS = rf"(?:(?!{WITHOUT_SPACES.pattern})\w)+"  # letters of scripts that separate words by spaces
 _WORD = re.compile(rf"{_LETTERS}(?:-{_LETTERS})*|[^\s]")
 OPEN, CLOSE = "\u27e6", "\u27e7"
@@ -97,8 +98,12 @@ class Glossary:
                 )
         return cls(tuple(entry for _, entry in entries.values()))
 
-    def find(self, text: str) -> list[TermOccurrence]:
-        """Return the terms that occur in the text as whole words, in order. If two overlap, the longer one is kept."""
+    def find(self, text: str, spans: Sequence[Place] = (), taken: Sequence[Place] = ()) -> list[TermOccurrence]:
+        """Return the terms that occur in the text as whole words, in order. If two overlap, the longer one is kept.
+
+        A term is left out if it overlaps one of `taken`, or one of `spans` that is not a shorter part of it. Both are
+        in order, without overlaps.
+        """
         words = list(_WORD.finditer(text))
         folded = [word[0].casefold() for word in words]
         occurrences = [
@@ -108,7 +113,8 @@ class Glossary:
             for entry in entries.get(tuple(folded[first : first + length]), ())
         ]
         matching = [p for p in occurrences if p.entry.case != "exact" or text[p.start : p.end] == p.entry.source]
-        return without_overlaps(p for p in matching if not is_mark(text[p.end : p.end + 1]))  # marks continue a word
+        matching = [p for p in matching if not is_mark(text[p.end : p.end + 1])]  # marks continue a word
+        return without_overlaps(p for p in matching if not overlapping(taken, p) and _contains(p, spans))
 
     @cached_property
     def _by_first_word(self) -> dict[str, dict[int, dict[tuple[str, ...], list[Entry]]]]:
@@ -135,6 +141,18 @@ def without_overlaps(occurrences: Iterable[TermOccurrence]) -> list[TermOccurren
         ):
             kept.insert(at, occurrence)
     return kept
+
+
+def overlapping(ranges: Sequence[Place], place: Place) -> Sequence[Place]:
+    """Return the ranges that overlap a place. The ranges are in order, without overlaps."""
+    first = bisect(ranges, place[0], key=lambda each: each[1])
+    return ranges[first : bisect_left(ranges, place[1], key=lambda each: each[0])]
+
+
+def _contains(term: TermOccurrence, spans: Sequence[Place]) -> bool:
+    """Return whether all spans that overlap the term are shorter parts of it."""
+    inside = overlapping(spans, term)
+    return all(term.start <= start and end <= term.end and (start, end) != term[:2] for start, end, *_ in inside)
 
 
 def _lines(content: bytes, name: str) -> Iterator[tuple[int, str]]:

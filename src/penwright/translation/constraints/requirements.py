@@ -13,7 +13,7 @@ from penwright.errors import UsageError
 from penwright.text import CHINESE_OR_JAPANESE, is_in_word
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.tokenizer import CONTROLS, controls, never_generated
-from penwright.translation.constraints.glossary import Glossary, capitalize, inflected
+from penwright.translation.constraints.glossary import Glossary, capitalize, inflected, overlapping
 from penwright.translation.constraints.protection import Protection
 
 NO_TERMS, USUAL_PROTECTION = Glossary(), Protection()
@@ -103,19 +103,18 @@ class ConstraintResult(NamedTuple):
 
 
 def constraints_of(text: str, constraints: Constraints) -> list[Constraint]:
-    """Return the constraints of a source, in order. Protected spans outrank terms that overlap them."""
-    spans = constraints.protection.spans(text)
-    required = [Constraint(*span, (text[span.start : span.end],), True) for span in spans]
+    """Return the constraints of a source, in order.
+
+    A term outranks shorter protected spans inside it; all other spans outrank terms that overlap them.
+    """
+    spans, required = constraints.protection.spans(text), list[Constraint]()
     for glossary in (constraints.glossary, constraints.new_terms):
-        matches = [
-            term
-            for term in glossary.find(text)
-            if all(term.end <= other.start or other.end <= term.start for other in required)
-        ]
-        for start, end, entry in matches:
+        for start, end, entry in glossary.find(text, spans, required):
             forms, follows = entry.required_forms(text[start:end]), entry.case != "exact"
             required.append(Constraint(start, end, forms, False, follows, constraints.hints and len(forms) == 1))
-    return sorted(required)
+        required.sort()
+    copied = [span for span in spans if not overlapping(required, span)]
+    return sorted(required + [Constraint(*span, (text[span.start : span.end],), True) for span in copied])
 
 
 class AutomatonBuilder:
