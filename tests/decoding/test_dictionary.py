@@ -55,7 +55,7 @@ def pairs(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def terms(tmp_path: Path) -> Path:
-    return write(tmp_path / "terms.tsv", "# a comment\ndog\tHund\tn\nDog\tKöter\nwheel\tRad\n\nhouse\tHaus\n")
+    return write(tmp_path / "terms.tsv", "# a comment\ndog\tHund\tn\nDog\tKöter| Hund|\nwheel\tRad\n\nhouse\tHaus\n")
 
 
 def test_translations_of_a_term_are_collected(terms: Path) -> None:

@@ -205,9 +205,9 @@ def _note_if_reversed(file: SourceFile, glossary: Glossary, part: CorpusPart[Pai
 def read_entries(file: SourceFile, say: Say = say_nothing) -> list[Entry]:
     """Return the entries of a dictionary, one for each term, with all translations of the term.
 
-    Each line has a term and a translation, separated by a tab; further columns are ignored, and so are blank lines
-    and lines that begin with #. A header and lines without words are left out, which `say` reports. Raises
-    PenwrightError for a line without a translation.
+    Each line has a term and its translations (separated by |) in columns separated by a tab. Further columns are
+    ignored, and so are blank lines and lines that begin with #. A header and lines without words are left out, which
+    `say` reports. Raises PenwrightError for a line without a translation.
     """
     targets_of: dict[str, tuple[str, dict[str, None]]] = {}
     n_read = n_wordless = 0
@@ -223,7 +223,8 @@ def read_entries(file: SourceFile, say: Say = say_nothing) -> list[Entry]:
         if n_read == 1 and are_column_names(source, target):
             say(f"{file.path}: line {number:,} is a header, not an entry: {source}, {target}")
         elif re.search(r"\w", source) and re.search(r"\w", target):
-            targets_of.setdefault(source.casefold(), (source, {}))[1][target] = None
+            forms = [form.strip() for form in target.split("|") if re.search(r"\w", form)]
+            targets_of.setdefault(source.casefold(), (source, {}))[1].update(dict.fromkeys(forms))
         else:
             n_wordless += 1
     if n_wordless:
