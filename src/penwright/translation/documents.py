@@ -176,16 +176,19 @@ def sentences(text: str, language: str | None) -> list[str]:
 def keep_spans_whole(spans: Sequence[tuple[int, int]], parts: Sequence[str]) -> list[str]:
     """Split the text again, so that no part ends within a span. A span that was cut becomes a part of its own.
 
+    White space after the span belongs to its part.
+
     The spans must not overlap.
     """
     cuts = [0, *accumulate(map(len, parts))]
+    text = "".join(parts)
     dropped, added = set[int](), set[int]()
     for start, end in spans:
         inside = cuts[bisect_right(cuts, start) : bisect_left(cuts, end)]
         if inside:
             dropped.update(inside)
-            added.update((start, end))
-    text = "".join(parts)
+            space = _WORD.match(text, end)
+            added.update((start, space.end() if space else end))
     return [text[start:end] for start, end in pairwise(sorted({*cuts} - dropped | added))]
 
 

@@ -20,7 +20,7 @@ from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.tokenizer import controls, never_generated, well_formed
 from penwright.translation.alternatives import AlternativeSearch
 from penwright.translation.constraints.glossary import Entry, Glossary
-from penwright.translation.constraints.requirements import DEFAULT_CONSTRAINTS, Constraints
+from penwright.translation.constraints.requirements import DEFAULT_CONSTRAINTS, Constraints, constraints_of
 from penwright.translation.constraints.search import Searcher
 from penwright.translation.documents import Form, keep_spans_whole, segments, translated
 from penwright.translation.results import (
@@ -284,7 +284,7 @@ class Translator:
         start += line.find(stripped)
         cut = segments(stripped, self._fits, self.source_language) if stripped else []
         if len(cut) > 1:
-            cut = keep_spans_whole(constraints.protection.spans(stripped), cut)
+            cut = keep_spans_whole([required[:2] for required in constraints_of(stripped, constraints)], cut)
         starts = accumulate(map(len, cut), initial=start)
         return [
             TextPart(

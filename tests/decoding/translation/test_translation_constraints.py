@@ -3,6 +3,7 @@
 import random
 import re
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 import torch
@@ -179,6 +180,14 @@ def test_protected_span_is_not_split_between_parts(
     span = "https://example.org/a.b,c;d/e"
     (translation,) = translator.translate([f"the dog sees a cat near {span} and the cat runs away"])
     assert translation.text.count(span) == 1
+
+
+def test_term_at_a_cut_is_required(translating_model: Callable[..., EncoderDecoder], pieces: Tokenizer) -> None:
+    translator = Translator(translating_model(pieces.vocab_size, context_length=40), pieces, max_source_tokens=12)
+    text = "the dog sees a cat near his house and the cat runs away from it"
+    terms = [glossary(**{" ".join(pair): "barker"}) for pair in pairwise(text.split())]
+    translations = translator.translate([text] * len(terms), constraints=terms)
+    assert all(re.search(r"(?i)(^| )barker( |$)", translation.text) for translation in translations)
 
 
 def test_translation_starts_with_its_prefix(translator: Translator) -> None:
