@@ -6,18 +6,22 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 
 import penwright
+from penwright.config import DataSettings
 from penwright.data.corpus import Pair, ReadingOptions
 from penwright.data.files import examine
 from penwright.data.parallel import open_pairs
+from penwright.data.store import Column, TokenStore
 from penwright.decoding.hypotheses import Hypothesis
 from penwright.errors import PenwrightError, UsageError
 from penwright.run.folder import Run
 from penwright.run.provenance import CorpusRecord, ModelCard
 from penwright.tasks.context import make_card
 from penwright.tasks.translation import FEW_ENTRIES, hinted_pair, open_corpus, read_entries
+from penwright.tokenizers import Tokenizer
 from penwright.training.auto.planner import HINT_EPOCHS, HINTS
 from penwright.translation.constraints import revision
 from penwright.translation.constraints.glossary import Entry, Glossary, with_hints
@@ -251,6 +255,15 @@ def test_translator_trains_with_a_dictionary_and_uses_hints(pairs: Path, terms: 
     terms.write_text("dog\tHund\n", encoding="utf-8")
     with pytest.raises(PenwrightError, match=r"terms\.tsv changed since then"):
         resume(tmp_path / "run", {"training": {"steps": 2}})
+
+
+def test_new_dictionary_replaces_the_terms_of_the_base(pairs: Path, tmp_path: Path, raw_bytes: Tokenizer) -> None:
+    corrected = str(write(tmp_path / "new.tsv", "wheel\tReifen\nDog\tKöter\n"))
+    corpus = open_corpus([pairs], ReadingOptions(dictionary=corrected))
+    store = TokenStore(tmp_path, "", 1, {"source": Column(np.zeros(3, np.uint16), np.array([0, 3]), 3)}, {}, {})
+    base = ModelCard(new_terms=(("Wheel", ("Rad",)), ("dog", ("Hund",)), ("tree", ("Baum",))))
+    card = make_card(corpus, store, raw_bytes, DataSettings(train=[str(pairs)], dictionary=corrected), base)
+    assert card.new_terms == (("tree", ("Baum",)), ("wheel", ("Reifen",)))
 
 
 def test_run_trained_with_hints_of_another_format_translates_without_hints(

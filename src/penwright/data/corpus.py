@@ -141,6 +141,7 @@ class Corpus(Generic[Example]):
     new_terms: tuple[
         tuple[str, tuple[str, ...]], ...
     ] = ()  # dictionary terms that occur in no training sentence, with their translations
+    dictionary_terms: frozenset[str] = frozenset()  # all terms of the dictionary, case-folded
 
     @property
     def labels(self) -> tuple[str, ...]:

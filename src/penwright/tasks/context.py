@@ -86,8 +86,8 @@ def make_card(
 ) -> ModelCard:
     """Make a model card from the corpus, the token store, the tokenizer and the data settings.
 
-    A fine-tuned translator still translates sources as long as its base does. It keeps the languages and the dictionary
-    terms of its base unless the corpus names others.
+    A fine-tuned translator still translates sources as long as its base does. It keeps the languages of its base unless
+    the corpus names others, and the dictionary terms of its base that are not in its own dictionary.
     """
     pairs = (each for each in islice(corpus.training, FIRST) if isinstance(each, Pair))
     languages = languages_between(corpus.names) or checked_languages(requested_languages(data), pairs)
@@ -96,7 +96,7 @@ def make_card(
     if base is not None and longest is not None:
         longest = base.max_source_tokens and max(longest, base.max_source_tokens)
         languages = languages or base.languages
-        terms = tuple((dict(base.new_terms) | dict(terms)).items())
+        terms = (*(term for term in base.new_terms if term[0].casefold() not in corpus.dictionary_terms), *terms)
     counts = tuple(corpus.label_counts.values())
     hints = data.dictionary is not None and bool(data.dictionary_hints)
     return ModelCard(corpus.labels, longest, languages, terms, hints, counts)

@@ -189,8 +189,9 @@ def open_corpus(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_R
     fingerprint = hashlib.sha256(key.encode()).hexdigest()
     report = replace(corpus.report, notes=(*corpus.report.notes, *remarks, note))
     terms = tuple((entry.source, entry.targets) for entry in new)
-    files = (*corpus.files, file)
-    return replace(corpus, training=training, files=files, fingerprint=fingerprint, report=report, new_terms=terms)
+    named = frozenset(entry.source.casefold() for entry in entries)
+    corpus = replace(corpus, files=(*corpus.files, file), new_terms=terms, dictionary_terms=named)
+    return replace(corpus, training=training, fingerprint=fingerprint, report=report)
 
 
 def _note_if_reversed(file: SourceFile, glossary: Glossary, part: CorpusPart[Pair]) -> list[str]:
