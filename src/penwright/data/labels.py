@@ -87,7 +87,7 @@ def label_set(cell: str, separator: str | None, names: Mapping[str, str], unused
 
 
 def renamed(label: str, names: Mapping[str, str], unused: set[str]) -> str:
-    """Return the new name of a label, or the label itself. Notations of a number, or of true and false, match.
+    """Return the new name of a label, or the label itself. Other notations of a number, true or false match.
 
     The key of `names` that is used is removed from `unused`.
     """

@@ -16,7 +16,7 @@ NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
 # A number with a decimal comma: not "1,234", whose comma may separate thousands.
 DECIMAL_COMMA = re.compile(r"[-+]?(0,\d+|\d+,(?!\d{3}$)\d+|\d{1,3}(\.\d{3})+,\d+)")
 THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})+(\.\d*)?")  # commas that separate thousands
-SPACES = re.compile(r"(?<=\d)(?<!\d{4})[ '’\u00a0\u202f](?=\d{3}(?!\d))")  # spaces and the like that separate thousands
+SPACES = re.compile(r"(?<=\d)(?<!\d{4})[ '’\u00a0\u202f](?=\d{3}(?!\d))")  # spaces or apostrophes between thousands
 SIGNS = re.compile(r"^([-+]?)[$€£¥]\s?|\s?[%$€£¥]$")  # signs of currencies and of percent
 POINTS = re.compile(r"[-+]?\d{1,3}(\.\d{3})+(,\d*)?")  # points that separate thousands, next to a decimal comma
 

@@ -34,7 +34,7 @@ class StreamOptions(BaseModel):
 
 
 def _allow_null(schema: dict[str, Any]) -> None:
-    """Describe that each field with a default may be null."""
+    """Add to the schema that each field with a default may be null."""
     for name, field in schema["properties"].items():
         if field.get("default") is not None:
             outer = {key: field.pop(key) for key in ("title", "default")}

@@ -70,7 +70,7 @@ def export(
     """
     run = open_run(folder)
     if to == "peft" and adapter is not None:
-        raise UsageError("--to peft writes the adapter of a run, and merges no other adapter: leave out --adapter")
+        raise UsageError("--to peft writes the run's own adapter and cannot merge another one. Leave out --adapter")
     if to == "peft":
         _save_adapter(run, output, say)
         return

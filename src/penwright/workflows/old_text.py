@@ -64,7 +64,7 @@ def with_old_text(context: RunContext, batches: AnyBatches) -> AnyBatches:
     for old in reversed(old_texts(context.recipe)):
         corpus = _without_held_out(old, context.corpus)
         store = token_store(old.recipe.task, corpus, context.tokenizer, corpus.labels, held_out=False)
-        recipe = context.recipe.model_copy(update={"chat": old.recipe.chat})  # the template may be another one
+        recipe = context.recipe.model_copy(update={"chat": old.recipe.chat})  # the base may have another one
         theirs = replace(context, corpus=corpus, recipe=recipe)
         own: Batches[Any] = TASKS[old.recipe.task].batches(theirs, store)
         mixed = _mixed(own, mixed, old.recipe)

@@ -85,7 +85,7 @@ def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Applicat
 
 
 def _baselines(run: Run) -> Sequence[Score]:
-    """Return the scores of the baselines as saved when the run began, or () if their file is missing or damaged."""
+    """Return the baseline scores that were saved when the run began, or () if their file is missing or damaged."""
     try:
         return TypeAdapter(tuple[Score, ...]).validate_python(run.read_json(BASELINES).get("scores"))
     except (PenwrightError, ValueError):

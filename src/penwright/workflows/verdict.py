@@ -26,7 +26,7 @@ def verdicts(run: Run, context: RunContext, step: int, baselines: Sequence[Score
     history = run.records(METRICS)
     scores = next((record for record in history if record["step"] == step), {})
     needs = "more text" if is_overfitted(history, run.checkpoints.last_step(), step) else "more minutes, or more text"
-    known = [each for each in reversed(baselines) if each.standard_error]  # reversed: the first score of a note wins
+    known = [each for each in reversed(baselines) if each.standard_error]  # the first with a note counts
     errors = {(each.note, each.higher_is_better): each.standard_error or 0.0 for each in known}
     is_level = False
     for baseline in (each for each in baselines if each.name in scores):
