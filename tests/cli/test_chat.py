@@ -121,7 +121,7 @@ def test_adapter_keeps_the_template_until_its_base_is_moved(penwright: Command, 
     penwright_package.export(base, "penwright", tmp_path / "merged", adapter=tmp_path / "adapter")
     ours, merged = penwright_package.load(run), penwright_package.load(tmp_path / "merged")
     assert merged.chat_tokens(TALK) == ours.chat_tokens(TALK)
-    with pytest.raises(UsageError, match="leave out --adapter"):
+    with pytest.raises(UsageError, match="Leave out --adapter"):
         penwright_package.export(run, "peft", tmp_path / "other", adapter=tmp_path / "adapter")
     base.rename(tmp_path / "moved")
     refused = penwright("train", "--resume", run, "--steps", 4)
