@@ -122,6 +122,23 @@ def test_stream_yields_whole_characters(bytes_generator: Generator) -> None:
     assert completion.text == bytes_generator.tokenizer.decode(completion.tokens) == "".join(pieces)
 
 
+@pytest.mark.parametrize("n_known", [1, 2, 3])
+def test_character_that_begins_in_the_prompt_is_completed(bytes_generator: Generator, n_known: int) -> None:
+    tokens, pool = bytes_generator.tokenizer.encode("a\U0001f600")[: 1 + n_known], bytes_generator.pool()
+    requests = bytes_generator.requests(tokens, SETTINGS, n=4)
+    for request in requests:
+        pool.join(request)
+    while pool.busy:
+        pool.step()
+    for draft in (request.draft for request in requests):
+        assert bytes_generator.tokenizer.decode([*tokens, *draft.tokens]) == "a" + "".join(draft.pieces)
+        assert "\ufffd" not in draft.pieces[0]
+    (short,) = bytes_generator.requests(tokens, SETTINGS.model_copy(update={"max_new_tokens": 1}))
+    pool.join(short)
+    pool.step()
+    assert len("".join(short.draft.pieces)) == 1  # with too few tokens for the rest, a new character begins
+
+
 def test_special_tokens_except_end_are_never_generated(generator: Generator) -> None:
     tokenizer = generator.tokenizer
     written = {token for c in generator.generate(["a"] * 5) for token in c.tokens}

@@ -130,3 +130,9 @@ def test_next_token_obeys_the_constraints(
     refused = call_api("next", {**body, "settings": {"pattern": "("}})
     assert refused[0] == 400
     assert "pattern" in refused[1]["error"]["message"]
+
+
+def test_next_token_completes_a_character(call_api: ApiCall) -> None:
+    """After the first byte of "é", only the 64 bytes that complete a character have a chance."""
+    status, found = call_api("next", {"text": "It was ", "tokens": [0xC3], "settings": {"temperature": 5}})
+    assert (status, found["n_kept"]) == (200, 64)

@@ -13,7 +13,7 @@ from penwright.config import DecodingSettings
 from penwright.decoding.constraints.constraints import CompletionConstraint, ConstrainedText, is_constrained
 from penwright.decoding.sampling.logits_process import NEG_INF, Bias, History, Logits
 from penwright.decoding.sampling.sampler import RowRng, Sampling
-from penwright.decoding.sampling.utf8 import Utf8Rules
+from penwright.decoding.sampling.utf8 import FREE, Situations, Utf8Rules
 from penwright.errors import UsageError, do_nothing
 from penwright.tokenizers import TextStream, Tokenizer
 from penwright.tokenizers.tokenizer import never_generated
@@ -59,6 +59,7 @@ def _overlap(text: str, stop: str) -> int:
 
 
 MAX_NEW_TOKENS = 400  # default of max_new_tokens
+LONGEST_TAIL = 8  # the last character of a prompt begins in one of its last tokens
 # These settings do not affect how a token is drawn. Rows that differ only in these settings are sampled together.
 PER_ROW_SETTINGS = {"seed", "stop", "max_new_tokens", "min_new_tokens", "pattern", "banned_words", "required_words"}
 
@@ -215,16 +216,26 @@ class RunningCompletion:
         """Start the completion; its tensors have the shape and device of `logits`."""
         plan, settings = request.plan, request.plan.sampling.settings
         self.request, self.sampling = request, plan.sampling
-        self.draft = request.draft = CompletionDraft(TextStream(tokenizer), StopFilter(settings.stop))
+        end = () if plan.guide else request.prompt_tokens[-LONGEST_TAIL:]
+        self.state = plan.utf8_rules.state_after(end, plan.n_new)  # the prompt may end inside a character
+        stream = TextStream(tokenizer, end if self.state else ())
+        self.draft = request.draft = CompletionDraft(stream, StopFilter(settings.stop))
         self.rng = RowRng(settings.seed, [request.number])
         self.history = History([list(request.prompt_tokens)], logits[:1]) if plan.sampling.uses_history else None
         self.guided = ConstrainedText(plan.guide, request.prompt) if plan.guide else None
-        self.state, self.n_left = np.uint8(0), plan.n_new
+        self.n_left = plan.n_new
 
     @property
     def is_bound(self) -> bool:
         """Whether the next token is restricted by anything other than UTF-8 validity."""
         return self.guided is not None or not self._may_end
+
+    @property
+    def situation(self) -> Situations:
+        """The index of the UTF-8 rules for the next token; FREE if a constraint ensures valid UTF-8."""
+        if self.guided is not None:
+            return np.array([FREE])
+        return self.request.plan.utf8_rules.situations(np.array([self.state]), np.array([self.n_left - 1]))
 
     @property
     def takes_best(self) -> bool:

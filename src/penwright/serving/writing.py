@@ -225,7 +225,9 @@ def _next_distribution(worker: ModelWorker, request: Request) -> NextTokenDistri
     seen = in_view(request.prompt_tokens, context)  # the model sees only the tokens that fit in its context
     logits = worker.logits(tuple(seen))
     completion = RunningCompletion(request, tokenizer, logits[None])
-    processed = sampling.process(completion.possible(logits[None]), completion.history)[0]
+    possible = logits[None].clone()
+    request.plan.utf8_rules.forbid(possible, completion.situation)
+    processed = sampling.process(completion.possible(possible), completion.history)[0]
     draw_probabilities = sampling.probabilities(processed)
     probabilities = logits.softmax(-1)
     best = probabilities.argsort(descending=True, stable=True)[:N_LIKELY]

@@ -261,11 +261,16 @@ def _is_well_formed(text: str) -> bool:
 
 
 class TextStream:
-    """An incremental decoder that returns text as soon as its characters are complete."""
+    """An incremental decoder that returns text as soon as its characters are complete.
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    `before` are tokens that precede the text; the first character of the text may begin in them.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, before: Sequence[int] = ()) -> None:
         self._tokenizer = tokenizer
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        for token_id in before:
+            self.push(token_id)
 
     def push(self, token_id: int) -> str:
         """Return the text that this token completes; "" while bytes of a character are missing."""

@@ -70,6 +70,13 @@ class Utf8Rules:
         bits[:, :vocab_size] = self.may_come
         return torch.from_numpy(np.packbits(bits, axis=1, bitorder="little").view(np.int64))
 
+    def state_after(self, tokens: Sequence[int], n_left: int) -> np.uint8:
+        """Return the state after these tokens; 0 if `n_left` more tokens are too few to complete the last character."""
+        state = np.uint8(0)
+        for token in tokens:
+            state = self.after[state, token]
+        return state if MISSING[state] <= n_left else np.uint8(0)
+
     def situations(self, states: States, n_left: Int[np.ndarray, "*#texts"]) -> Situations:
         """Return the row of `may_come` for each UTF-8 state when `n_left` tokens may follow the next one."""
         return states + N_STATES * np.minimum(np.maximum(n_left, 0), MOST_LEFT)  # faster than np.clip
