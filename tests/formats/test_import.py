@@ -388,8 +388,10 @@ def test_adapter_beside_a_model_is_pointed_out(llama: Path, tmp_path: Path) -> N
     assert any("the adapter in" in line and "--adapter" in line for line in said)
 
 
-def test_missing_source_is_refused(tmp_path: Path) -> None:
+def test_missing_source_is_refused(llama: Path, tmp_path: Path) -> None:
     assert_import_is_refused(tmp_path / "nothing", tmp_path, "there is no .*nothing")
+    (llama / "config.json").unlink()
+    assert_import_is_refused(llama, tmp_path, r"there is no config\.json\. Name the folder")
 
 
 @pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
@@ -1119,6 +1121,18 @@ def export_gguf(llama: Path, tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def saved_gguf(saved_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return export_gguf(saved_llama, tmp_path_factory.mktemp("gguf"))
+
+
+def test_folder_of_a_gguf_file_is_imported(llama: Path, tmp_path: Path) -> None:
+    folder = export_gguf(llama, tmp_path).parent
+    with pytest.raises(PenwrightError, match=r"for-gguf is a run already.*--from"):
+        penwright.import_model(tmp_path / "for-gguf", tmp_path / "run")
+    ours = penwright.import_model(folder, tmp_path / "run")
+    assert ours.model.settings == penwright.load(tmp_path / "for-gguf").model.settings
+    settings = with_imported_base({"finetuning": {"base": str(folder)}}, tmp_path / "runs" / "new")
+    assert settings == {"finetuning": {"base": str(tmp_path / "runs" / "gguf")}}
+    (folder / "other.gguf").touch()
+    assert_import_is_refused(folder, tmp_path / "others", r"has 2 GGUF files\. Name one of them, such as .*model\.gguf")
 
 
 def test_gguf_file_is_read_in_its_precision(llama: Path, tmp_path: Path) -> None:

@@ -39,6 +39,18 @@ def test_samples_are_shown_at_start_middle_and_end(
     assert "━" in screen.getvalue() and "left" in screen.getvalue()
 
 
+def test_line_of_a_step_is_printed_once(
+    make_trainer: Callable[..., Trainer], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penwright.training.progress.LOG_EVERY", -1.0)
+    trainer, lines = make_trainer(training={"steps": 2}), LineProgress()
+    for step in (1, 2):
+        trainer.state.step = step
+        lines.stepped(trainer, StepReport(step, 3.0, 3.0, 1.0, 10))
+        lines.evaluated(trainer, [Score("accuracy", 50.0, True)], [], True)
+    assert re.findall(r"(?m)^ *([a-z-]+)", capsys.readouterr().err) == ["step", "held-out"] * 2
+
+
 def test_second_trainer_is_shown_with_its_own_figures(make_trainer: Callable[..., Trainer]) -> None:
     lines = LineProgress()
     for first_loss, seconds, targets in ((9.0, 100.0, 5_000), (3.0, 2.0, 40)):  # the second run starts from scratch

@@ -80,6 +80,10 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Read config.json."""
     try:
         return parse_json(read_bytes(inside(folder, "config.json"), MOST_IN_SMALL))
+    except FileNotFoundError:
+        raise PenwrightError(
+            "there is no config.json. Name the folder of a model that has one, or a GGUF file"
+        ) from None
     except (OSError, ValueError) as error:
         raise PenwrightError(f"config.json cannot be read: {error}") from None
 

@@ -137,7 +137,7 @@ class LineProgress(_Progress):
 
     def __init__(self) -> None:
         super().__init__()
-        self.last = monotonic()
+        self.last, self.last_line = monotonic(), ""
 
     def message(self, text: str) -> None:
         """Print a message."""
@@ -147,12 +147,12 @@ class LineProgress(_Progress):
         """Print a line if LOG_EVERY seconds have passed since the last line."""
         self.note(trainer, report)
         if monotonic() - self.last > LOG_EVERY:
-            self.last = monotonic()
-            print_message(self.line(trainer))
+            self._print_line(trainer)
 
     def evaluated(self, trainer: Trainer, scores: Sequence[Score], samples: Sequence[Sample], best: bool) -> None:
         """Print the scores of an evaluation, and its samples at the start and in the middle of training."""
-        print_message(f"{self.line(trainer)}\n  held-out: {scores_in_words(scores)}{' (best so far)' if best else ''}")
+        self._print_line(trainer)
+        print_message(f"  held-out: {scores_in_words(scores)}{' (best so far)' if best else ''}")
         for sample in self.due_samples(trainer, samples):
             print_message(sample_in_words(sample))
 
@@ -161,6 +161,12 @@ class LineProgress(_Progress):
         for sample in self.newest_samples:
             print_message(sample_in_words(sample))
         self.trainer = None  # its model may be large
+
+    def _print_line(self, trainer: Trainer) -> None:
+        """Print the line of this step, unless it is already printed."""
+        if (line := self.line(trainer)) != self.last_line:
+            print_message(line)
+        self.last, self.last_line = monotonic(), line
 
 
 class LiveProgress(_Progress):

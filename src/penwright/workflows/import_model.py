@@ -42,7 +42,10 @@ def import_model(
     path = download(source.removeprefix(PREFIX)) if source.startswith(PREFIX) else Path(source)
     if not path.exists():
         raise PenwrightError(f"there is no {path}. Name a folder with config.json, a GGUF file, or {PREFIX}NAME")
+    if (path / RECIPE).is_file():
+        raise PenwrightError(f"{path} is a run already. Use it as it is, or start from it: train DATA --from {path}")
     require_no_adapter(path)
+    path = _file_in(path)
     model = read_huggingface(path, languages, pairs=pairs) if path.is_dir() else read_gguf(path)
     if pairs and not model.labels:
         raise UsageError("only classifiers read pairs of texts: leave out --pairs")
@@ -61,6 +64,14 @@ def import_model(
         raise PenwrightError(f"{folder} cannot be written: {error}") from error
     model.weights.clear()  # free their memory before the run is loaded
     return load(folder)
+
+
+def _file_in(path: Path) -> Path:
+    """Return the GGUF file in a folder without config.json, or the path itself if it holds no such file."""
+    files = [] if (path / "config.json").exists() else sorted(path.glob(f"*{GGUF}"))
+    if len(files) > 1:
+        raise PenwrightError(f"{path} has {len(files)} GGUF files. Name one of them, such as {files[0]}")
+    return files[0] if files else path
 
 
 def require_no_adapter(folder: Path) -> None:
@@ -116,8 +127,10 @@ def with_imported_base(settings: Table, run: Path | None, say: Say = say_nothing
 def _is_importable(source: str) -> bool:
     """Return whether `import_model` accepts the source. A run folder needs no import, so it is not accepted."""
     path = Path(source)
-    is_run = (path / RECIPE).is_file()
-    return not is_run and (source.startswith(PREFIX) or path.suffix == GGUF or (path / "config.json").is_file())
+    if (path / RECIPE).is_file():
+        return False
+    is_file = path.suffix == GGUF or any(path.glob(f"*{GGUF}"))
+    return is_file or source.startswith(PREFIX) or (path / "config.json").is_file()
 
 
 def _is_import_of(source: str, folder: Path) -> bool:
