@@ -13,9 +13,12 @@ import pytest
 import torch
 
 import penwright
-from penwright.config import DecodingSettings
+from penwright.config import DecodingSettings, ModelSettings
 from penwright.generation.generator import Generator
+from penwright.model import make_model
 from penwright.serving import completions, writing
+from penwright.serving.model_worker import ModelWorker
+from penwright.tokenizers.training import train_tokenizer
 
 from .conftest import SETTINGS, ApiCall, RunningServer, StartServer, call, eventually
 
@@ -70,6 +73,26 @@ def test_logprobs_have_correct_text_offsets(client: "openai.OpenAI") -> None:
         assert top[token] == pytest.approx(value, abs=1e-4)
         assert value <= max(top.values()) + 1e-6 <= 1e-5
         assert 4 <= len(top) <= 5
+
+
+def test_space_that_a_tokenizer_adds_shifts_no_offset(server: RunningServer) -> None:
+    tokenizer = train_tokenizer("bpe", ["It was a cat.\n"] * 9, 280, prefix_space=True)
+    model = make_model("generate", tokenizer.vocab_size, ModelSettings(**SETTINGS["model"]))
+    worker = ModelWorker("spaced", server.registry.get("writer").opened, Generator(model, tokenizer))
+    body = completions.CompletionRequest(prompt="It was a cat", echo=True, logprobs=0, max_tokens=2, seed=1)
+
+    async def complete() -> completions.CompletionChoice:
+        job = completions.CompletionJob(body, worker, worker.limits)
+        await job.prepare()
+        _ = [piece async for piece in job.stream()]
+        return job.choices[0].whole()
+
+    choice = asyncio.run(complete())
+    worker.close()
+    assert choice.logprobs is not None
+    (_, first), *others = zip(choice.logprobs.tokens, choice.logprobs.text_offset, strict=True)
+    assert first == 0
+    assert all(choice.text.startswith(token, at) for token, at in others if "\\x" not in token)
 
 
 def test_echo_with_zero_max_tokens_scores_the_prompt(client: "openai.OpenAI") -> None:

@@ -133,6 +133,11 @@ class _ChoiceBuilder:
         log_probs = None if update.finish == "end" else self.log_probs([(update.token, update.log_prob, likely)])
         return self.piece(update.text, finish, log_probs)
 
+    def skip_added_space(self, prompt: Sequence[int]) -> None:
+        """Do not count the space that some tokenizers add before a prompt. The text does not contain it."""
+        has_space = b"".join(map(self._tokenizer.token_bytes, prompt)).startswith(b" ")
+        self._n_characters -= self._tokenizer.prefix_space and has_space
+
     def piece(self, text: str, finish: Finish = None, log_probs: LogProbs | None = None) -> CompletionChoice:
         self._n_shown += len(text)
         self._n_characters = max(self._n_characters, self._n_shown)
@@ -147,7 +152,7 @@ class _ChoiceBuilder:
             return None
         offsets = []
         for token, _, _ in scored:
-            offsets.append(self._n_characters)
+            offsets.append(max(0, self._n_characters))
             self._n_characters += len(self._stream.push(token))
         name = self._tokenizer.token_text
         tops = [
@@ -182,6 +187,7 @@ def _log_probs(builder: _ChoiceBuilder, ids: Sequence[int], scores: TokenScores)
         dict(zip(row.tolist(), np.log(shares).tolist(), strict=True)) if builder.n_likely else {}
         for row, shares in zip(scores.alternatives.ids, scores.alternatives.probabilities, strict=True)
     ]
+    builder.skip_added_space(ids)
     scored = list(zip((token.id for token in scores.tokens), scores.log_probs.tolist(), likely, strict=True))
     return builder.log_probs([(ids[0], None, {}), *scored] if len(scored) < len(ids) else scored)
 
