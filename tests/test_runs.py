@@ -184,6 +184,12 @@ def test_new_run_refuses_a_folder_that_is_not_empty(tmp_path: Path) -> None:
         Run.create(tmp_path)
 
 
+@pytest.mark.parametrize("unfinished", ["recipe.toml.tmp-17", "corpus.json.tmp-17"])
+def test_run_that_was_killed_while_its_first_files_were_written_can_begin_again(run: Run, unfinished: str) -> None:
+    (run.folder / unfinished).write_text("{")
+    assert Run.create(run.folder).folder == run.folder
+
+
 def test_missing_run_names_the_runs_nearby(tmp_path: Path) -> None:
     Run.create(tmp_path / "novels")
     (tmp_path / "novels" / "recipe.toml").write_text("")

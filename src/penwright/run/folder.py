@@ -53,6 +53,7 @@ STOP, STOPPED, LOCK = "stop", "stopped", "lock"
 LINEAR_FILE = "ngrams.safetensors"  # file with the linear classifier on n-grams, only in runs of classifiers
 BEFORE_TRAINING = {RECIPE, TOKENIZER, CHECKPOINTS, STOP, LOCK, LINEAR_FILE}  # files that may exist before training
 OURS = {*BEFORE_TRAINING, STEPS, METRICS, SAMPLES, STOPPED, TENSORBOARD}  # files of a run, except .json files
+TEMPORARY = re.compile(r".+\.tmp-\d+", re.ASCII)  # file that a killed process left behind while it was writing
 CHECKSUM = "# Checksum of the lines below: sha256 {}. If you change them by hand, delete this line.\n"
 
 
@@ -265,7 +266,8 @@ def require_unused(folder: Path) -> None:
 
 def _is_reusable(folder: Path) -> bool:
     """Return whether the folder is empty, or belongs to a run that was stopped before its first checkpoint."""
-    names, kept = {path.name for path in folder.iterdir()}, folder / CHECKPOINTS
+    kept = folder / CHECKPOINTS
+    names = {path.name for path in folder.iterdir() if not TEMPORARY.fullmatch(path.name)}
     return names <= BEFORE_TRAINING and not (kept.exists() and any(kept.iterdir()))
 
 
