@@ -228,7 +228,7 @@ def test_resuming_deletes_partial_checkpoints(run: Run) -> None:
 def test_finding_is_discarded_when_the_best_checkpoint_changes(run: Run) -> None:
     assert run.finding("found.json", ExampleFinding) is None
     save(run, 1, best_step=1)
-    run.save_finding("found.json", {"head": 3})
+    assert run.save_finding("found.json", {"head": 3}, measured=1)
     assert run.finding("found.json", ExampleFinding) == ExampleFinding(head=3)
     save(run, 2, best_step=2)
     assert run.finding("found.json", ExampleFinding) is None
@@ -308,7 +308,7 @@ def test_finding_without_a_checksum_is_read(run: Run) -> None:
 
 def test_modified_finding_is_ignored_with_a_warning(run: Run) -> None:
     save(run, 1, best_step=1)
-    run.save_finding("found.json", {"head": 3})
+    run.save_finding("found.json", {"head": 3}, measured=1)
     path = run.folder / "found.json"
     path.write_text(path.read_text().replace('"head": 3', '"head": 2'))
     with pytest.warns(PenwrightWarning, match="its content has changed since it was saved"):

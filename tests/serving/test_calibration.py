@@ -1,11 +1,12 @@
 """Calibration of a classifier, as the page gets it."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penwright.run.folder import CALIBRATION
+from penwright.run.folder import CALIBRATION, Run
 from penwright.workflows.optimize import calibrate
 
 
@@ -17,6 +18,19 @@ def test_calibration_is_measured_on_held_out_texts_and_cached(call_api: Any, run
     assert [each["accuracy"] for each in found["bins"]] == [each.accuracy for each in expected.bins]
     assert found["error"] == pytest.approx(expected.error) and found["note"] == ""
     assert call_api("classifying/calibration") == (200, found)
+
+
+def test_calibration_of_an_earlier_checkpoint_is_not_cached_as_that_of_the_best(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "classifier", folder := tmp_path / "run")
+    (folder / CALIBRATION).unlink(missing_ok=True)
+    run = Run(folder)
+    newest, _ = run.checkpoints.newest()
+    state = {**newest.state(), "best_step": newest.step + 1}
+    run.checkpoints.save(newest.step + 1, newest.weights(), newest.training(), state)
+    calibrate(newest.folder)
+    assert not (folder / CALIBRATION).exists()
+    calibrate(folder)
+    assert (folder / CALIBRATION).is_file()
 
 
 def test_missing_training_texts_give_a_note_instead_of_bins(call_api: Any, runs: Path) -> None:

@@ -145,10 +145,16 @@ class Run:
         except (OSError, ValueError) as error:
             raise PenwrightError(f"{self.folder / name} cannot be read: {error}") from None
 
-    def save_finding(self, name: str, record: Record) -> None:
-        """Save a result that was measured on the best model, for example the calibration."""
-        kept = {**record, "best_step": self.checkpoints.best_step()}
+    def save_finding(self, name: str, record: Record, measured: int | None) -> bool:
+        """Save a result, for example the calibration, that was measured on the model of step `measured`.
+
+        Return False, and save nothing, if another model is the best one now: training may have gone on meanwhile.
+        """
+        if measured != self.checkpoints.best_step():
+            return False
+        kept = {**record, "best_step": measured}
         self.write_json(name, {**kept, "sha256": _digest(kept)})
+        return True
 
     def finding(self, name: str, kind: type[T]) -> T | None:
         """Load a result that was measured on the best model. Return None if it is missing or outdated.

@@ -53,14 +53,22 @@ def optimize(folder: Path, precision: Precision | None = None, say: Say = say_no
         )
     toolchain.require_compiler()
     require_writable_cache()
+    measured = _step_of(opened_run)
     nats = {} if corpus_record(opened_run.run).is_untrained else _nats_by_precision(opened_run, say)
     good = [each for each, value in nats.items() if value <= nats["float32"] + MAX_LOSS_INCREASE]
     chosen = precision or (good[0] if good else "float32")
     model = opened_run.model(chosen)
     if not isinstance(model, EncoderOnly):
         compile_alone(model, say)
-    opened_run.run.save_finding(OPTIMIZED, {"precision": chosen, "nats": nats})
+    if not opened_run.run.save_finding(OPTIMIZED, {"precision": chosen, "nats": nats}, measured):
+        folder = opened_run.run.folder
+        say(f"{chosen} is not saved as the precision of {folder}, because the model that was measured is not its best")
     return nats
+
+
+def _step_of(opened_run: OpenedRun) -> int | None:
+    """Return the step of the model that is about to be measured. Training may find a better one meanwhile."""
+    return opened_run.checkpoint.step if opened_run.checkpoint else opened_run.run.checkpoints.best_step()
 
 
 def _nats_by_precision(opened_run: OpenedRun, say: Say) -> dict[Precision, float]:
@@ -90,6 +98,7 @@ def choose_precision(run: Run, context: RunContext) -> str:
     if precision == "float32" or isinstance(context.model, EncoderOnly) or is_kept:
         return ""
     opened_run, nats = open_run(run.folder), dict[Precision, float]()
+    measured = _step_of(opened_run)
     n_targets = MEASURED_TARGETS if n_decoder_parameters(context.model) <= MEDIUM else FEW_TARGETS
     for each in (precision, "float32"):
         tried = replace(context, model=opened_run.model(each))
@@ -98,7 +107,7 @@ def choose_precision(run: Run, context: RunContext) -> str:
         del tried, batches  # two large models may not fit in memory
     increase = nats[precision] - nats["float32"]
     chosen = precision if increase <= MAX_LOSS_INCREASE else "float32"
-    run.save_finding(OPTIMIZED, {"precision": chosen, "nats": nats})
+    run.save_finding(OPTIMIZED, {"precision": chosen, "nats": nats}, measured)
     change = f"{precision} changes the held-out loss by {increase:+.4f} nats per token"
     if chosen == "float32":
         return f"decoding uses float32: {change}, more than {MAX_LOSS_INCREASE}"
@@ -165,9 +174,10 @@ def load_aligner(
     these cannot be read, on `pairs`: an imported run has no text, and a run may have been copied without its text.
     """
     opened_run = open_run(folder)
+    measured, head = _step_of(opened_run), kept_alignment(opened_run.run)
     if translator is None or translator.model.decoder.cache_like.dtype != torch.float32:
         translator = load_translator(opened_run, device, "float32", "align")
-    if kept_alignment(opened_run.run) is None:
+    if head is None:
         try:
             pairs = [(pair.source, pair.target) for pair in _pairs(opened_run, ())]
         except PenwrightError:
@@ -178,8 +188,9 @@ def load_aligner(
                 ) from None
         say(f"choosing the attention head that aligns best on {len(pairs):,} pairs (once for this model)")
         best = choose_head(translator.model, translator.tokenizer, pairs)[0]
-        opened_run.run.save_finding(ALIGNMENT, {**asdict(best.head), "f1": best.f1, "n_pairs": len(pairs)})
-    return Aligner(translator.model, translator.tokenizer, kept_alignment(opened_run.run))
+        head = best.head
+        opened_run.run.save_finding(ALIGNMENT, {**asdict(head), "f1": best.f1, "n_pairs": len(pairs)}, measured)
+    return Aligner(translator.model, translator.tokenizer, head)
 
 
 def kept_alignment(run: Run) -> AlignmentHead | None:
@@ -198,11 +209,12 @@ def calibrate(folder: Path, device: str = "cpu") -> Calibration:
     torch_device, opened_run = usable_device(device), open_run(folder)
     if not opened_run.recipe.gives_one_label:
         raise UsageError(f"{folder} is not a classifier with one label for each text, so it cannot be calibrated")
+    measured = _step_of(opened_run)
     calibration = opened_run.run.finding(CALIBRATION, Calibration)
     if calibration is None:
         context = evaluation_context(opened_run, open_corpus_of(opened_run), opened_run.model(), torch_device)
         calibration = classification.calibration(context)
-        opened_run.run.save_finding(CALIBRATION, calibration._asdict())
+        opened_run.run.save_finding(CALIBRATION, calibration._asdict(), measured)
     return calibration
 
 
