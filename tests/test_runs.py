@@ -1,5 +1,7 @@
 import json
+import os
 import resource
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ from pydantic import BaseModel, NonNegativeInt
 from penwright.errors import PenwrightError, PenwrightWarning
 from penwright.run.checkpoints import DamagedCheckpoint
 from penwright.run.folder import Run
-from penwright.storage import write_atomically
+from penwright.storage import write_atomically, write_output
 
 WEIGHTS = {"w": torch.arange(1000.0)}
 
@@ -165,17 +167,31 @@ def test_full_disk_is_reported_and_saved_checkpoints_stay(run: Run) -> None:
     assert [path.name for path in (run.folder / "checkpoints").iterdir()] == ["step-00000001"]
 
 
-def test_atomic_write_keeps_the_old_file_when_the_disk_is_full(tmp_path: Path) -> None:
+@pytest.mark.parametrize("write", [write_atomically, lambda path, text: write_output(path, text.encode())])
+def test_atomic_write_keeps_the_old_file_when_the_disk_is_full(
+    tmp_path: Path, write: Callable[[Path, str], None]
+) -> None:
     path = tmp_path / "a.json"
-    write_atomically(path, "old")
+    write(path, "old")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
     try:
         with pytest.raises(PenwrightError, match="could not be written"):
-            write_atomically(path, "new" * 100)
+            write(path, "new" * 100)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_output_to_a_link_or_a_pipe_does_not_replace_it(tmp_path: Path) -> None:
+    link, pipe, target = tmp_path / "link", tmp_path / "pipe", tmp_path / "target"
+    link.symlink_to(target)
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    for path in (link, pipe):
+        write_output(path, b"text")
+    assert link.is_symlink() and pipe.is_fifo() and target.read_bytes() == os.read(reader, 10) == b"text"
+    os.close(reader)
 
 
 def test_new_run_refuses_a_folder_that_is_not_empty(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from difflib import get_close_matches
 from pathlib import Path
 from tempfile import TemporaryFile
 from time import monotonic_ns
@@ -143,6 +142,15 @@ def write_bytes_atomically(path: Path, content: bytes) -> None:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
+
+
+def write_output(path: Path, content: bytes) -> None:
+    """Write a file that the user named, or raise PenwrightError. A link, a pipe or a device is written to."""
+    is_special = path.is_symlink() or (path.exists() and not path.is_file())  # such as /dev/stdout
+    try:
+        (Path.write_bytes if is_special else write_bytes_atomically)(path, content)
+    except OSError as error:
+        raise PenwrightError(f"{path} could not be written: {error.strerror or error}") from None
 
 
 @contextmanager
@@ -289,12 +297,3 @@ def require_writable_cache() -> None:
             raise PenwrightError(
                 f"The cache folder {folder} is not writable: {error.strerror}. {CACHE_ADVICE}"
             ) from None
-
-
-def near_miss(path: Path) -> str:
-    """Return a hint about a missing file: a similar name, or the remark that its folder does not exist."""
-    if not path.parent.is_dir():
-        return f": there is no folder {path.parent}"
-    names = [entry.name for entry in path.parent.iterdir()]
-    nearest = get_close_matches(path.name, names, n=1, cutoff=0.7)
-    return f"; did you mean {path.parent / nearest[0]}?" if nearest else ""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penwright.cli.options import Device, Json, RunFolder, Texts, given_texts, lines_of, print_json, read_text, warn
-from penwright.errors import PenwrightError, UsageError
+from penwright.errors import UsageError
 from penwright.text import count
 
 if TYPE_CHECKING:
@@ -40,19 +40,23 @@ def embed(
     """
     from penwright.workflows.load import load_embedder
 
+    if output is not None and not output.parent.is_dir():
+        raise UsageError(f"{output} cannot be written: there is no folder {output.parent}")
     embedder, sources = load_embedder(run, device), given_texts(texts)
     vectors = embedder.embed(sources).numpy()
     if output is None:
         for source, vector in zip(sources, vectors, strict=True):
             print_json({"text": source, "embedding": vector.tolist()})
         return
+    from io import BytesIO
+
     import numpy as np
 
-    try:
-        with output.open("wb") as file:
-            np.save(file, vectors, allow_pickle=False)
-    except OSError as error:
-        raise PenwrightError(f"{output} could not be written: {error.strerror}") from None
+    from penwright.storage import write_output
+
+    content = BytesIO()
+    np.save(content, vectors, allow_pickle=False)
+    write_output(output, content.getvalue())
 
 
 def search(

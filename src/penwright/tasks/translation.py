@@ -21,7 +21,7 @@ from penwright.evaluation.baselines import learn_dictionary, translate_words
 from penwright.evaluation.perplexity import negative_log_likelihood
 from penwright.evaluation.scores import Sample, Score
 from penwright.evaluation.translation import translation_scores
-from penwright.storage import write_atomically
+from penwright.storage import write_output
 from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
 from penwright.text import count
 from penwright.translation.constraints.glossary import (
@@ -76,7 +76,8 @@ def evaluate(context: RunContext, beam_size: int | None = None, output: Path | N
     translations = _translate(context, pairs, beam_size or context.recipe.decoding.beam_size)
     if output is not None:
         # line breaks inside a translation become spaces, so that each line of the file belongs to one pair
-        write_atomically(output, "".join(f"{' '.join(line.splitlines())}\n" for line in translations))
+        lines = (" ".join(line.splitlines()) for line in translations)
+        write_output(output, "".join(f"{line}\n" for line in lines).encode())
     return _scores(context, pairs, translations)
 
 

@@ -23,9 +23,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
+from penwright.data.globs import near_miss
 from penwright.errors import PenwrightError
 from penwright.languages import languages_between
-from penwright.storage import near_miss
 from penwright.text import WITHOUT_SPACES, is_mark
 
 Case = Literal["any", "exact", "follow"]
