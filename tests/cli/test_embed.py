@@ -1,6 +1,7 @@
 """`penwright embed` and `penwright search`: vectors of texts, and search by meaning."""
 
 import json
+import resource
 import shlex
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 import torch
 
 import penwright as api
+from penwright.errors import PenwrightError
 from penwright.generation.generator import Generator
 from penwright.run.folder import Run
 from penwright.storage import cache_folder, locked
@@ -81,6 +83,18 @@ def test_search_embeds_only_lines_that_have_changed(runs: Path, tmp_path: Path) 
     assert len({path.name for path in cache_folder("vectors").glob("*-*")} - before) == 2  # one index for each file
     np.testing.assert_array_equal(index(["a dull film", "day 8"]).vectors, changed[[1, 0]])
     assert len(said) == 3
+
+
+def test_search_on_a_full_disk_ends_with_a_message(runs: Path, tmp_path: Path) -> None:
+    index = search.SearchIndex(runs / "classifier", str(tmp_path / "corpus.txt"), [f"day {n}" for n in range(500)])
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, before[1]))
+    try:
+        with pytest.raises(PenwrightError, match="could not be written"):
+            _ = index.vectors
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert len(index.vectors) == 500
 
 
 def test_search_caches_vectors_under_the_weights_that_made_them(runs: Path, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from penwright.data.paths import STANDARD_INPUT, is_pipe_name
 from penwright.devices import usable_device
 from penwright.errors import PenwrightError, Say, say_nothing
 from penwright.storage import (
+    CACHE_ADVICE,
     cache_folder,
     is_temporary,
     locked,
@@ -82,7 +83,11 @@ class SearchIndex:
             with locked(kept.parent / f"{self.name}.lock"):  # another process may be making the same index
                 vectors = _kept(kept / VECTORS, shape)
                 if vectors is None:
-                    self._make(kept, hashes)
+                    try:
+                        self._make(kept, hashes)
+                    except OSError as error:
+                        reason = error.strerror or error
+                        raise PenwrightError(f"{kept} could not be written: {reason}. {CACHE_ADVICE}") from None
                     vectors = _kept(kept / VECTORS, shape)
         if vectors is None:
             raise PenwrightError(f"{kept} cannot be read. Delete this folder")
@@ -97,16 +102,16 @@ class SearchIndex:
         if new:
             some = f"{len(new):,} of {len(hashes):,}" if len(new) < len(hashes) else f"{len(new):,}"
             self.say(f"embedding {some} lines, and caching their vectors in {folder.parent}")
-        with saving(folder) as temporary:
-            shape = (len(hashes), width)
-            vectors = np.lib.format.open_memmap(temporary / VECTORS, mode="w+", dtype=np.float32, shape=shape)
-            for row, name in enumerate(hashes):
-                if name in known:
-                    vectors[row] = known[name]
-            for begin in range(0, len(new), CHUNK):
-                rows = new[begin : begin + CHUNK]
-                vectors[rows] = self.embedder.embed([self.lines[row] for row in rows]).numpy()
-            vectors.flush()
+        with saving(folder) as temporary, (temporary / VECTORS).open("wb") as file:
+            # written in order, since writing to mapped memory ends the process if the disk is full
+            empty = np.lib.format.header_data_from_array_1_0(np.empty((0, width), np.float32))
+            np.lib.format.write_array_header_1_0(file, {**empty, "shape": (len(hashes), width)})
+            for begin in range(0, len(hashes), CHUNK):
+                names = hashes[begin : begin + CHUNK]
+                texts = [self.lines[row] for row, name in enumerate(names, begin) if name not in known]
+                made = iter(self.embedder.embed(texts).numpy() if texts else ())
+                rows = [known[name] if name in known else next(made) for name in names]
+                file.write(np.asarray(rows, np.float32).tobytes())
             (temporary / HASHES).write_text("\n".join(hashes), encoding="ascii")
         for each in earlier:
             with suppress(OSError):  # Windows cannot delete open files
