@@ -207,3 +207,21 @@ def test_full_disk_gives_a_one_line_error(penwright: Command, runs: Path, tmp_pa
 @pytest.mark.parametrize("name", ["write", "flush", "isatty", "fileno"])
 def test_streams_have_their_methods_without_delegation(kind: type, name: str) -> None:
     assert callable(getattr_static(kind, name))  # isinstance() of Python 3.12 looks here for the methods of a protocol
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_stop_signal_ends_any_command_with_130_after_its_clean_up(tmp_path: Path, name: str) -> None:
+    code = f"""
+import signal
+import penwright.cli.main as cli
+from penwright.storage import saving
+
+def command():
+    with saving(Path({str(tmp_path / "new")!r}), is_locked=False):
+        signal.raise_signal(signal.{name})
+
+cli.app = command
+cli.main()
+"""
+    done = subprocess.run([sys.executable, "-c", f"from pathlib import Path{code}"], capture_output=True, check=False)
+    assert done.returncode == 130 and b"interrupted" in done.stderr and not list(tmp_path.iterdir())

@@ -263,7 +263,7 @@ def test_port_in_use_is_named_in_the_error(server: RunningServer) -> None:
         Server(server.registry, ServingSettings(port=port))
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGHUP, 0), (signal.SIGINT, 130)])
 def test_signal_lets_open_streams_finish(runs: Path, number: signal.Signals, code: int) -> None:
     command = [sys.executable, "-m", "penwright", "serve", str(runs / "writer"), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ) as process:

@@ -27,6 +27,7 @@ from penwright.cli import (
 )
 from penwright.errors import PenwrightError, PenwrightWarning
 from penwright.streams import discard, standard_streams
+from penwright.training.distributed.launcher import treat_as_ctrl_c
 
 COMMANDS: Mapping[str, Callable[..., None]] = {  # the commands, in the order of the help
     "train": train.command,
@@ -87,6 +88,7 @@ def main() -> NoReturn:
 def _run() -> int | str | None:
     """Run the command, report its errors on standard error, and return the exit code."""
     signal.signal(signal.SIGINT, _on_interrupt)
+    treat_as_ctrl_c()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", PenwrightWarning)
@@ -136,6 +138,8 @@ def _show_warning(
 
 
 def _on_interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    """Handle SIGINT: print a message and exit with 130."""
+    """Handle SIGINT, SIGTERM and SIGHUP: print a message and exit with 130."""
+    if number == getattr(signal, "SIGHUP", None):
+        signal.signal(number, signal.SIG_IGN)  # a closing terminal sends several, which must not end the clean-up
     print("\npenwright: interrupted", file=sys.stderr)  # end the current line, which may be incomplete
     sys.exit(130)

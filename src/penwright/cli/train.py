@@ -187,9 +187,8 @@ def _work(
 
 def _run_in_processes(processes: int | None, max_restarts: int, work: Callable[[], None]) -> None:
     """Call `work` in this process, or launch several ranks that rerun this command; rank 0 directs the others."""
-    from penwright.training.distributed.launcher import is_launched, launch, leave_rank, treat_as_ctrl_c
+    from penwright.training.distributed.launcher import is_launched, launch, leave_rank
 
-    treat_as_ctrl_c()
     if is_launched():
         from penwright.workflows.resume import follow
 

@@ -156,10 +156,13 @@ class Server:
         )
 
     def run(self, *, open_page: bool = False) -> None:
-        """Serve until SIGTERM or Ctrl+C. After SIGTERM, running requests may finish."""
+        """Serve until SIGTERM, SIGHUP or Ctrl+C. After the first two, running requests may finish."""
         gc.collect()
         gc.freeze()  # garbage collection must not scan all of PyTorch's objects, which would stall requests
         before = signal.signal(signal.SIGTERM, _exit)  # after its shutdown, uvicorn raises SIGTERM again
+        hang_up = getattr(signal, "SIGHUP", signal.SIGTERM)  # Windows has no SIGHUP
+        if signal.getsignal(hang_up) not in (signal.SIG_IGN, _exit):  # nohup ignores it
+            signal.signal(hang_up, lambda *_: self.stop())
         try:
             asyncio.run(self.serve(open_page=open_page))
         finally:
