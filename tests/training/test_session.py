@@ -386,6 +386,20 @@ def test_extended_run_is_not_compared_with_the_earlier_best(run: Run, make_train
     assert trainer.state.step == 120
 
 
+def test_new_budget_is_saved_after_its_first_step(run: Run, make_trainer: MakeTrainer) -> None:
+    class EndsAtStep102(Recorder):
+        def stepped(self, trainer: Trainer, report: StepReport) -> None:
+            if report.step == 102:
+                raise SystemExit
+
+    trainer = make_trainer(training={"steps": 20, "evaluate_every": 20})
+    trainer.state.step = trainer.state.total_steps = 100
+    trainer.budget.extend()
+    with pytest.raises(SystemExit):
+        session_of(run, trainer, [], EndsAtStep102()).fit()
+    assert run.checkpoints.newest()[0].counters().total_steps == 120
+
+
 def test_interrupted_run_is_not_finished(run: Run, make_trainer: MakeTrainer) -> None:
     class StopsAtStep3(Recorder):
         def stepped(self, trainer: Trainer, report: StepReport) -> None:

@@ -23,8 +23,7 @@ from penwright.training.trainer import Trainer
 # Seconds between two checkpoints: minimum, maximum, and minimum per weight (large models take longer to save).
 LEAST_INTERVAL, MOST_INTERVAL, INTERVAL_PER_WEIGHT = 10.0, 300.0, 2e-6
 EVALUATIONS = 10  # default number of evaluations per run
-# Fraction of a budget in minutes before the first evaluation by time. Its cost is not yet known; in experiments, it was
-# below a tenth of the time so far.
+# Fraction of a budget in minutes before the first evaluation by time, whose cost is not yet known.
 FIRST_EVALUATION = 1 / 6
 # Number of consecutive evaluations with overfitting after which the cooldown starts, and after which training stops.
 COOL_AFTER, STOP_AFTER = 2, 3
@@ -65,11 +64,12 @@ class Session:
         self.checks: list[Callable[[Trainer], object]] = []
         trainer.synchronize()
         self.last_evaluated_step, self.last_evaluated_at = trainer.state.step, trainer.state.seconds
-        self.saved_step, self.saved_at = trainer.state.step, trainer.state.seconds
         self.save_interval = save_interval(trainer.settings.minutes, trainer.model.parameters())
+        self.saved_step, seconds = trainer.state.step, trainer.state.seconds
+        # a run that is trained longer is saved after its first step, so that a kill does not lose the new budget
+        self.saved_at = -self.save_interval if 0 < self.saved_step == trainer.state.first_step else seconds
         marks = (10.0**n for n in range(trainer.settings.early))
-        # seconds of training after which to save early checkpoints
-        self.early_marks = [mark for mark in marks if mark > trainer.state.seconds]
+        self.early_marks = [mark for mark in marks if mark > trainer.state.seconds]  # when to save early checkpoints
 
     def fit(self) -> None:
         """Train until the budget is spent, or until the run stops early.
