@@ -100,6 +100,7 @@ class Client:
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[Client]:
+    (tmp_path / "json.py").write_text("raise ImportError('a file in the folder of the studio is no module')")
     opened = Client(tmp_path, max_upload_bytes=1_000_000, max_text_bytes=2_000_000)
     yield opened
     opened.close()
@@ -229,7 +230,7 @@ def test_one_archive_is_made_at_a_time(client: Client, runs: Path, monkeypatch: 
         for each in fetched:
             each.result()
     assert most == [1]
-    assert {path.name for path in client.folder.iterdir()} <= {"runs", "queue", "texts"}
+    assert {path.name for path in client.folder.iterdir()} <= {"runs", "queue", "texts", "json.py"}
 
 
 def test_decompression_bombs_are_refused_and_deleted(client: Client) -> None:

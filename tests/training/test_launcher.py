@@ -58,6 +58,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     source = Path(__file__).parents[2] / "src"
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(source), str(tmp_path)]))
     monkeypatch.setenv("FAKE_RANK_FOLDER", str(tmp_path))
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "json.py").write_text("raise ImportError('ranks must not import files of the working folder')")
+    monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setattr(dynamic_rendezvous, "_delay", lambda seconds: sleep(0.01))  # instead of a second per look
     yield tmp_path
     for file in tmp_path.glob("?.?"):

@@ -151,7 +151,7 @@ async def plan(studio: TheStudio, body: PlanRequest) -> dict[str, Any]:
 
 async def _plan(studio: Studio, request: PlanRequest) -> tuple[bytes, bytes]:
     """Run `penwright plan --json`, and return its output and its messages."""
-    command = [sys.executable, "-m", "penwright", "plan", *studio.arguments(request), "--json"]
+    command = [sys.executable, "-P", "-m", "penwright", "plan", *studio.arguments(request), "--json"]
     process = await asyncio.create_subprocess_exec(*command, cwd=studio.folder, stdin=DEVNULL, stdout=PIPE, stderr=PIPE)
     try:
         async with asyncio.timeout(studio.settings.plan_seconds):

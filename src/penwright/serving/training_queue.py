@@ -164,7 +164,7 @@ class TrainingQueue:
         os.ftruncate(log, 0)
         with open(log, "ab") as output, _locked(self._file(job.name, ".lock")) as lock:
             process = subprocess.Popen(
-                [sys.executable, "-m", "penwright", *job.arguments],
+                [sys.executable, "-P", "-m", "penwright", *job.arguments],
                 cwd=self.home,
                 stdin=subprocess.DEVNULL,
                 stdout=output,

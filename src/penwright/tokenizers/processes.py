@@ -28,7 +28,7 @@ class EncodingProcesses:
     """Processes that encode texts as `Tokenizer.encode_ragged` does. They end when this process ends."""
 
     def __init__(self, tokenizer: Tokenizer, n: int) -> None:
-        command = [sys.executable, "-c", PROGRAM, json.dumps(sys.path)]
+        command = [sys.executable, "-P", "-c", PROGRAM, json.dumps(sys.path)]
         environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
         session = os.name == "posix"  # Ctrl+C must interrupt only this process, which then stops its workers
         self._processes = [

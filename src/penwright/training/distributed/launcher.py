@@ -82,7 +82,7 @@ def _run_agent(n: int, command: Sequence[str], max_restarts: int, folder: Path) 
         signals_to_handle="SIGQUIT",  # stop_requests() handles SIGINT, SIGTERM and SIGHUP
     )
     try:
-        elastic_launch(config, sys.executable)("-m", *command)
+        elastic_launch(config, sys.executable)("-P", "-m", *command)
     except ChildFailedError as error:
         return error.get_first_failure()[1]
     return None
