@@ -466,6 +466,9 @@ def test_parts_of_a_large_table_are_read_as_rows(tmp_path: Path, monkeypatch: py
     assert {str(file.path) for file in corpus.files} == {str(tmp_path / "data" / f"part-{n}.jsonl") for n in range(3)}
     assert open_text([path]).fingerprint == corpus.fingerprint  # from the cache
     assert len(list((tmp_path / "cache" / "facts").iterdir())) == 3
+    for damaged in (tmp_path / "cache" / "facts").glob("*.npy"):
+        damaged.write_bytes(b"")
+    assert open_text([path]).fingerprint == corpus.fingerprint
     monkeypatch.setattr(documents, "FORMAT_VERSION", 0)
     open_text([path])  # facts of another version are not used
     assert len(list((tmp_path / "cache" / "facts").iterdir())) == 6

@@ -264,7 +264,7 @@ def _remembered(table: Table, choice: str, measures: Callable[[], Iterator[tuple
     """Return the sizes and hashes of the rows of a table, from the cache if possible. Broken rows are not cached."""
     key = json.dumps([FORMAT_VERSION, [(file.sha256, file.encoding) for file in table.files], choice, table.columns])
     path: Path | None = None
-    with suppress(OSError, ValueError, PenwrightError):
+    with suppress(OSError, ValueError, EOFError, PenwrightError):
         path = cache_folder("facts") / f"{sha256(key.encode('utf-8', 'replace')).hexdigest()}.npy"
         if (known := np.load(path, allow_pickle=False)).dtype == MEASURE:
             return known
