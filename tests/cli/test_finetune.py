@@ -217,6 +217,8 @@ def test_adapter_of_a_missing_or_changed_base_is_refused(
         "train", new_text / "nights.txt", "--from", base, "--lora", 2, "--steps", 3, "--run", run, *settings()
     )
     assert made.returncode == 0, made.stderr
+    longer = penwright("train", "--resume", base, "--steps", 3)  # would delete the weights that the adapters need
+    assert longer.returncode == 1 and f"export {run} --to penwright" in longer.stderr
     shutil.rmtree(base)
     gone = penwright("generate", run, "Night")
     assert gone.returncode == 1

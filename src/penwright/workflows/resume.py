@@ -16,7 +16,7 @@ from penwright.devices import advise_on_out_of_memory
 from penwright.errors import Interrupted, PenwrightError, UsageError
 from penwright.evaluation.scores import Score
 from penwright.run.checkpoints import Checkpoint, Record
-from penwright.run.folder import BASELINES, Run
+from penwright.run.folder import BASELINES, RECIPE, Run
 from penwright.run.provenance import corpus_record, require_made_with
 from penwright.run.records import METRICS, is_overfitted
 from penwright.storage import require_writable_cache
@@ -28,6 +28,7 @@ from penwright.training.loop import Session
 from penwright.training.observers import Observer, notify
 from penwright.training.trainer import Trainer
 from penwright.workflows.evaluate import with_resolved_paths
+from penwright.workflows.load import OpenedRun, open_base
 from penwright.workflows.make_trainer import has_extended, make_trainer, reopen
 from penwright.workflows.new_head import fit_head
 from penwright.workflows.plan import apply_changes
@@ -45,8 +46,25 @@ def resume(folder: Path, changes: Table, observers: Sequence[Observer] = ()) -> 
     run = Run.open(folder)
     if run.checkpoints.all() and corpus_record(run).is_untrained:
         raise UsageError(f"{folder} was imported, so there is no training to resume. To train it further, use --from")
+    _require_no_adapters(run)
     with run.lock():
         return _resume(run, changes, observers)
+
+
+def _require_no_adapters(run: Run) -> None:
+    """Raise PenwrightError if a LoRA run beside this one needs its weights, which further training would delete."""
+    for path in sorted(run.real_folder.parent.glob(f"*/{RECIPE}")):
+        other = Run(path.parent)
+        base: OpenedRun | None = None
+        with suppress(PenwrightError):  # a damaged run, or one whose base is gone
+            recipe = other.recipe
+            base = open_base(recipe, other) if recipe.lora and recipe.finetuning else None
+        if base is not None and base.run.folder.resolve() == run.folder.resolve():
+            raise PenwrightError(
+                f"{other.folder} consists of adapters to the present weights of {run.folder}, which further training "
+                f"would delete. Merge them first: penwright export {quote(str(other.folder))} --to penwright --output "
+                f"NEW_RUN, then delete {other.folder}. Or train a copy of {run.folder}, or a new run with --from"
+            )
 
 
 def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Application:
