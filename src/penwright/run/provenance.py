@@ -89,6 +89,7 @@ class ReadingRecord(BaseModel):
     n_read: int
     n_kept: int
     split: str  # description of the training and held-out sets, with their sizes and the seed
+    notes: list[str] = []  # such as the chosen columns
 
 
 class CorpusRecord(BaseModel):

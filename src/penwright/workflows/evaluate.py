@@ -94,14 +94,16 @@ def is_trained_on(record: CorpusRecord, corpus: AnyCorpus) -> bool:
 
     Another version of Penwright may describe the chosen columns in other words, which changes the fingerprint. The
     corpus is then the same if its files, columns, numbers of examples and split are: the numbers in its description.
+    A version that did not record the columns named them in its notes.
     """
     if record.fingerprint == corpus.fingerprint:
         return True
     before, now = record.report, corpus.report
+    are_named = not record.columns and before is not None and bool(before.notes) and {*before.notes} <= {*now.notes}
     return (
         before is not None
         and [file.sha256 for file in record.files] == [file.sha256 for file in corpus.files]
-        and record.columns == corpus.roles
+        and (record.columns == corpus.roles or are_named)
         and (before.n_read, before.n_kept) == (now.n_read, now.n_kept)
         and NUMBER.findall(before.split) == NUMBER.findall(now.split)
     )
