@@ -18,6 +18,8 @@ from penwright.inspection.beams import BeamTree
 from penwright.inspection.embeddings import cosines, nearest, plane
 from penwright.inspection.forward_pass import tokens_of
 from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.checks import FOREIGN
+from penwright.tokenizers.foreign import ForeignTokenizer
 from penwright.tokenizers.tokenizer import well_formed
 from penwright.tokenizers.training import train_tokenizer
 
@@ -30,7 +32,14 @@ def prefix_space_tokenizer() -> Tokenizer:
     return train_tokenizer("bpe", ["the fox and the 🦊 see the fox. "] * 3, 290, prefix_space=True)
 
 
-@pytest.mark.parametrize("kind", ["characters", "pieces", "prefix_space_tokenizer"])
+@pytest.fixture(scope="session")
+def normalizing_tokenizer(pieces: Tokenizer) -> Tokenizer:
+    """A byte-level BPE with a normalizer, as in Qwen."""
+    file = {**json.loads(pieces.library.to_str()), "normalizer": {"type": "NFC"}}
+    return ForeignTokenizer({**file, FOREIGN: {"pad": pieces.pad_id, "start": pieces.start_id, "end": pieces.end_id}})
+
+
+@pytest.mark.parametrize("kind", ["characters", "pieces", "prefix_space_tokenizer", "normalizing_tokenizer"])
 @given(text=st.text())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 def test_tokens_cover_the_text_in_order_and_are_readable(request: pytest.FixtureRequest, kind: str, text: str) -> None:
@@ -39,6 +48,7 @@ def test_tokens_cover_the_text_in_order_and_are_readable(request: pytest.Fixture
     assert [token.id for token in tokens] == tokenizer.encode(text)
     covered = {place for token in tokens for place in range(token.start, token.end)}
     assert covered == set(range(len(well_formed(text))))
+    assert all(token.start < token.end for token in tokens[1:])  # only a space before the text covers nothing
     for before, after in pairwise(tokens):
         assert before.start <= after.start
         assert before.end - after.start <= 1  # they may share the bytes of one character
@@ -47,9 +57,11 @@ def test_tokens_cover_the_text_in_order_and_are_readable(request: pytest.Fixture
     )
 
 
-def test_partial_characters_are_shown_as_bytes(pieces: Tokenizer) -> None:
-    assert [token.text for token in tokens_of(pieces, "the fox")] == ["the", " fox"]
-    fox = tokens_of(pieces, "🦊")
+@pytest.mark.parametrize("kind", ["pieces", "normalizing_tokenizer"])
+def test_partial_characters_are_shown_as_bytes(request: pytest.FixtureRequest, kind: str) -> None:
+    tokenizer = request.getfixturevalue(kind)
+    assert [token.text for token in tokens_of(tokenizer, "the fox")] == ["the", " fox"]
+    fox = tokens_of(tokenizer, "🦊")
     assert [token.text for token in fox] == ["⟨f0⟩", "⟨9f⟩", "⟨a6⟩", "⟨8a⟩"]
     assert {(token.start, token.end) for token in fox} == {(0, 1)}
 
@@ -174,6 +186,14 @@ def test_special_and_later_tokens_have_zero_attribution(make_inspector: MakeInsp
     assert found.values[found.n_source + 3 :].tolist() == [0] * 5
     with pytest.raises(UsageError, match="positions are 0 to 7"):
         inspector.attribution("abc", "bad ace", position=99)
+
+
+def test_every_byte_of_a_character_has_an_attribution(
+    make_inspector: MakeInspector, normalizing_tokenizer: Tokenizer
+) -> None:
+    inspector = make_inspector("classify", tokenizer=normalizing_tokenizer)
+    for found in (inspector.attribution("🦊", n_steps=8), inspector.occlusion("🦊")):
+        assert len(found.tokens) == 6 and found.values[1:-1].all()
 
 
 def test_occlusion_equals_the_loss_without_each_token(

@@ -48,8 +48,8 @@ def tokens_of(tokenizer: Tokenizer, text: str) -> tuple[Token, ...]:
     end = 0
     for token, size in zip(ids, tokenizer.sizes(text), strict=True):
         start, end = end, end + size
-        at = tokens[-1].end if tokens else 0
-        place = (int(character_of_byte[start]), int(character_of_byte[end - 1]) + 1) if size else (at, at)
+        at = tokens[-1].end if tokens else 0  # a token without bytes of its own is a part of the character before it
+        place = (int(character_of_byte[start]), int(character_of_byte[end - 1]) + 1) if size else (max(0, at - 1), at)
         tokens.append(Token(readable(tokenizer, token), token, *place))
     return tuple(tokens)
 
