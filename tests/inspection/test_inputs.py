@@ -13,6 +13,8 @@ from penwright.errors import UsageError
 from penwright.inspection import Inspector, overview
 from penwright.inspection.inputs import Outcomes
 from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.checks import FOREIGN
+from penwright.tokenizers.foreign import ForeignTokenizer
 from penwright.tokenizers.training import train_tokenizer
 
 MakeInspector = Callable[..., Inspector]
@@ -118,6 +120,25 @@ def test_source_that_is_cut_keeps_its_language_and_end_token(make_inspector: Mak
     source = [token.text for token in inspector.read("ab" * 50, "c").source]
     assert (len(source), source[0], source[-2:]) == (24, "<pad>", ["b", "</s>"])
     assert "first 22" in inspector.warnings("ab" * 50)[0]
+
+
+def unigram(*pieces: str) -> Table:
+    splitter = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+    model = {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0], *([piece, -1.0] for piece in pieces)]}
+    return {"version": "1.0", "added_tokens": [], "pre_tokenizer": splitter, "decoder": splitter, "model": model}
+
+
+def test_translations_have_the_tokenizer_of_the_target(make_inspector: MakeInspector) -> None:
+    special = {"<pad>": 0, "</s>": 1}
+    target = {**unigram("▁rot", "▁Haus"), FOREIGN: {"ids": [2, 5, 6], "extra": {**special, "▁red": 3, "▁house": 4}}}
+    own = {"pad": 0, "start": 0, "end": 1, "ids": [2, 3, 4], "extra": {**special, "▁rot": 5, "▁Haus": 6}}
+    tokenizer = ForeignTokenizer({**unigram("▁red", "▁house"), FOREIGN: {**own, "target": target}})
+    inspector = make_inspector("translate", tokenizer=tokenizer)
+    assert inspector.neighbours("rot", side="target").pieces == (" rot",)
+    assert inspector.neighbours("red", side="source").pieces == (" red",)
+    assert inspector.embedding_map(["rot", "Haus"], side="target").texts == (" rot", " Haus")
+    assert inspector.warnings("red house", "rot Haus") == ()
+    assert [text[-2:] for text in inspector.warnings("rot", "red")] == ["ot", "ed"]
 
 
 @pytest.fixture

@@ -266,6 +266,15 @@ def test_neighbours_are_ranked_by_cosine_excluding_the_word(make_inspector: Make
         inspector.neighbours("")
 
 
+def test_word_without_tokens_has_no_neighbours(make_inspector: MakeInspector, pieces: Tokenizer) -> None:
+    file = {**json.loads(pieces.library.to_str()), "normalizer": {"type": "StripAccents"}}
+    special = {"pad": pieces.pad_id, "start": pieces.start_id, "end": pieces.end_id}
+    inspector = make_inspector("generate", tokenizer=ForeignTokenizer({**file, FOREIGN: special}))
+    for find in (lambda: inspector.neighbours("\u0301"), lambda: inspector.embedding_map(["red", "\u0301"])):
+        with pytest.raises(UsageError, match=r"has no tokens.*Name another word"):
+            find()
+
+
 def test_zero_vectors_have_cosine_zero() -> None:
     table = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 2.0]])
     assert cosines(table, np.array([3.0, 0.0])).tolist() == [0, 1, 0]

@@ -78,7 +78,7 @@ def neighbours(
     """
     table, words = _table(model, side), vocabulary(tokenizer)
     is_known = token is not None and words[token : token + 1] == [word]
-    ids = [token] if token is not None and is_known else _ids_of(tokenizer, word)
+    ids = [token] if token is not None and is_known else _ids_of(tokenizer, word, side)
     nearest_ids, similarities = nearest(table, table[ids].mean(0), k, [*ids, *special_ids(tokenizer)])
     return Neighbours(
         word,
@@ -97,7 +97,7 @@ def embedding_map(
     if chosen is None:
         groups = [[token] for token in range(len(words)) if token not in specials][:n]
     else:
-        groups = [_ids_of(tokenizer, word) for word in chosen]
+        groups = [_ids_of(tokenizer, word, side) for word in chosen]
     if not groups:
         raise UsageError("a map needs at least one word. Name a word")
     table = _table(model, side)
@@ -106,11 +106,14 @@ def embedding_map(
     return EmbeddingMap(np.array([ids[0] for ids in groups]), texts, xy, explained)
 
 
-def _ids_of(tokenizer: Tokenizer, word: str) -> list[int]:
+def _ids_of(tokenizer: Tokenizer, word: str, side: Side | None) -> list[int]:
     if not word:
         raise UsageError("the word is empty. Name a word")
-    inside = tokenizer.encode(f" {word}")
-    return inside if len(inside) == 1 else tokenizer.encode(word)
+    tokenizer = tokenizer.target if side == "target" else tokenizer
+    inside, ids = tokenizer.encode(f" {word}"), tokenizer.encode(word)
+    if not ids:
+        raise UsageError(f"{word!r} has no tokens: the tokenizer removes these characters. Name another word")
+    return inside if len(inside) == 1 else ids
 
 
 def _table(model: Model, side: Side | None) -> Float[np.ndarray, "vocab d_model"]:

@@ -135,8 +135,9 @@ class TextReader:
     def warnings(self, text: str, target: str | None = None) -> tuple[str, ...]:
         """Return warnings about unknown characters, and about text that does not fit the context."""
         kind, line = self.application.kind, self._line(text)
-        known = line.replace(BETWEEN_TEXTS, " ") + (target or "" if kind == "translator" else "")
-        warnings = unknown_warnings(self.tokenizer, known)
+        warnings = unknown_warnings(self.tokenizer, line.replace(BETWEEN_TEXTS, " "))
+        if kind == "translator":
+            warnings += unknown_warnings(self.tokenizer.target, target or "")
         n_tokens = len(self._tokens(line))
         if n_tokens > self.room:
             exempt = " except token scores" if kind == "writer" else ""
