@@ -113,6 +113,15 @@ def test_translation_that_is_cut_gives_a_warning(make_inspector: MakeInspector) 
     assert "the translation has 24 tokens" in warning and "first 23" in warning
 
 
+def test_model_translates_only_the_part_of_a_source_that_is_read(make_inspector: MakeInspector) -> None:
+    inspector = make_inspector("translate")
+    text = "abc def. " * 5
+    reading = inspector.read(text)
+    assert inspector.warnings(text) and len(reading.source) == 24
+    whole, part = inspector.application.translate([text, text[:23]])
+    assert reading.target == inspector.read(text, part.text).target != inspector.read(text, whole.text).target
+
+
 def test_source_that_is_cut_keeps_its_language_and_end_token(make_inspector: MakeInspector) -> None:
     tokenizer = train_tokenizer("characters", ["abcdefghij ,.ABCé\n"])
     tokenizer.__class__ = WithLanguage

@@ -67,7 +67,7 @@ class TextReader:
             case Classifier():
                 return ForwardPass((start, *self._cut(tokens), end), (), ())
             case Translator():
-                target = self._translate(text) if target is None else well_formed(target)
+                target = self._own_translation(text, tokens) if target is None else well_formed(target)
                 written = tokens_of(self.tokenizer.target, target)
                 close = self._special(self.tokenizer.end_id, len(target))
                 before = [self._special(token, 0) for token in self.tokenizer.source(())[:-1]]
@@ -166,6 +166,11 @@ class TextReader:
 
     def _special(self, token: int, place: int) -> Token:
         return special_token(self.tokenizer, token, place)
+
+    def _own_translation(self, text: str, tokens: Sequence[Token]) -> str:
+        """Translate the part of a text that is read. The whole of a longer text would be translated in parts."""
+        kept = tokens[: self.room]
+        return self._translate(text if len(kept) == len(tokens) else text[: kept[-1].end if kept else 0])
 
     def _translation(self, text: str) -> str:
         assert isinstance(self.application, Translator)
