@@ -1,4 +1,5 @@
 import shutil
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -73,6 +74,16 @@ def test_repeated_call_resumes_a_stopped_ensemble(
     monkeypatch.setattr(ensemble, "train", stop_at_the_second(False))
     ensemble.train_ensemble(settings, 2, tmp_path / "all", no_observers)
     assert trained == ["all-member-1", "all-member-2", "all"]
+
+
+def test_stop_signal_in_the_last_evaluation_of_a_member_ends_the_ensemble(settings: Table, tmp_path: Path) -> None:
+    class SignalsInEvaluation(Observer):
+        def evaluated(self, *_: object) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(Interrupted, match="same command"):
+        ensemble.train_ensemble(settings, 2, tmp_path / "all", lambda *_: [SignalsInEvaluation()])
+    assert Run.open(tmp_path / "all-member-1").is_finished and not (tmp_path / "all-member-2").exists()
 
 
 def test_call_with_other_settings_does_not_resume_the_ensemble(settings: Table, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from penwright.errors import Interrupted, PenwrightError, UsageError
 from penwright.run.folder import CORPUS, Run, require_unused
 from penwright.training.auto.capacity import DEFAULT_MINUTES
 from penwright.training.observers import Observer
+from penwright.training.trainer import Trainer
 from penwright.workflows.load import load
 from penwright.workflows.plan import Prepared, apply_changes, prepare, without_score_task
 from penwright.workflows.resume import resume
@@ -19,6 +20,15 @@ from penwright.workflows.train import train
 # returns the observers of the run.
 Watch = Callable[[Path, Prepared | None], Sequence[Observer]]
 MEMBERS_SHARE = 0.5  # fraction of a budget in minutes for the members; the student gets the rest
+
+
+class _StopRequest(Observer):
+    """An observer that notes whether training was asked to stop, even during the last evaluation of a run."""
+
+    is_received = False
+
+    def finished(self, trainer: Trainer) -> None:
+        self.is_received = trainer.should_stop()
 
 
 def train_ensemble(settings: Table, n_members: int, folder: Path, watch: Watch) -> Application:
@@ -35,9 +45,14 @@ def train_ensemble(settings: Table, n_members: int, folder: Path, watch: Watch) 
     _require_own(by_member, folder, _student_base(settings))
     if _is_begun(folder) and Run(folder).is_finished:
         return load(folder)
+    stop = _StopRequest()
     try:
         for member in members:
-            _train_or_resume(_like_first_member(by_member[member], members[0]), member, watch)
+            _train_or_resume(
+                _like_first_member(by_member[member], members[0]), member, lambda *run: [*watch(*run), stop]
+            )
+            if stop.is_received:
+                raise Interrupted("stopped")
         return _train_or_resume(student_settings(settings, members), folder, watch)
     except Interrupted:
         where = quote(str(folder))
