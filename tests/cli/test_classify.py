@@ -38,7 +38,7 @@ def rows_of(text: str, delimiter: str = ",") -> list[list[str]]:
 def test_table_keeps_its_columns_and_gets_two_more(penwright: Command, runs: Path, tmp_path: Path) -> None:
     path = tmp_path / "in.csv"
     path.write_bytes(TABLE.encode())
-    done = penwright("classify", runs / "classifier", "--csv", path)
+    done = penwright("classify", open_run(runs / "classifier").best.folder, "--csv", path)
     assert done.returncode == 0, done.stderr
     before, found = rows_of(TABLE.replace("\r\n", "\n")), rows_of(done.stdout)
     assert [row[:3] for row in found] == before
@@ -206,7 +206,7 @@ def test_text_below_the_threshold_gets_no_label(penwright: Command, runs: Path) 
 def test_evaluate_reports_labels_confusions_and_mistakes(penwright: Command, runs: Path, tmp_path: Path) -> None:
     rows = ["a fine film,good", "a dull film,bad", "a dull plot,bad", "such a fine film,bad"]
     (tmp_path / "mine.csv").write_text("text,label\n" + "\n".join(rows) + "\n", encoding="utf-8")
-    done = penwright("evaluate", runs / "classifier", tmp_path / "mine.csv")
+    done = penwright("evaluate", open_run(runs / "classifier").best.folder, tmp_path / "mine.csv")
     lines = done.stdout.splitlines()
     assert "good\t50.0\t100.0\t66.7\t1" in lines and "bad\t100.0\t66.7\t80.0\t3" in lines
     assert "bad\t2\t1" in lines and "good\t0\t1" in lines

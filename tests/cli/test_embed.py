@@ -105,6 +105,8 @@ def test_search_caches_vectors_under_the_weights_that_made_them(runs: Path, tmp_
     newest = Run(run).checkpoints.newest()[0].step + 1
     Run(run).checkpoints.save(newest, weights, loaded.training(), {**loaded.state(), "best_step": newest})
     assert first.opened.best.weights_sha256 == loaded.weights_sha256 != Run(run).checkpoints.best()[0].weights_sha256
+    earlier = search.SearchIndex(loaded.folder, str(tmp_path / "corpus.txt"), ["day 1", "day 2"])  # a named checkpoint
+    assert earlier.opened.best.weights_sha256 == loaded.weights_sha256
 
 
 @pytest.mark.parametrize("change", ["precision", "format"])

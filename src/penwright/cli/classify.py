@@ -136,14 +136,13 @@ def _classify_table(run: Path, path: str, names: Sequence[str], choice: "_Choice
 
     A regression model adds only `predicted`.
     """
-    from penwright.run.folder import Run
     from penwright.run.provenance import corpus_record
-    from penwright.workflows.load import load_classifier
+    from penwright.workflows.load import load_classifier, open_run
 
     classifier, table = load_classifier(run, device), UserTable.read(path)
     choice.check(classifier.labels, classifier.problem)
     between = "\t" if classifier.reads_pairs else " "
-    sources = table.texts(names, corpus_record(Run.open(run)).columns.get("text", ()), between)
+    sources = table.texts(names, corpus_record(open_run(run).run).columns.get("text", ()), between)
     top, results = choice.top, [choice.limited(each) for each in classifier.classify(sources)]
     if n_warned := sum(bool(result.warnings) for result in results):
         first = next(result.warnings[0] for result in results if result.warnings)

@@ -62,10 +62,9 @@ def evaluate(
     """
     from penwright.config import merge, parse_override
     from penwright.evaluation.translation import bleu_in_words
-    from penwright.run.folder import Run
     from penwright.streams import print_message
     from penwright.workflows.evaluate import evaluate
-    from penwright.workflows.load import kept_precision
+    from penwright.workflows.load import kept_precision, open_run
 
     decoding = given_settings(settings)
     of_translators = {"--output": output, "--beam": decoding.get("beam_size")}
@@ -74,7 +73,7 @@ def evaluate(
         refuse_unused({**of_translators, **others}, "with --check-labels, which checks the texts of the run")
         _check_labels(run, json)
         return
-    if Run.open(run).recipe.task != "translate":
+    if open_run(run).recipe.task != "translate":
         refuse_unused(of_translators, f"with {run}, which is not a translator")
     changes = merge(*(parse_override(text) for text in set_ or []))
     kept = precision or kept_precision(run, device)

@@ -54,11 +54,12 @@ class SearchIndex:
 
     def __init__(self, folder: Path, path: str, lines: Sequence[str], device: str = "cpu", say: Say = say_nothing):
         """Load the model. `path` is the file that the lines come from. Blank lines are left out."""
-        opened, self.say = open_run(folder), say
-        checkpoint, damaged = opened.run.checkpoints.best()  # stays the same if the run is still being trained
-        for warning in damaged:
-            say(warning)
-        self.opened = opened._replace(checkpoint=checkpoint)
+        self.opened, self.say = open_run(folder), say
+        if self.opened.checkpoint is None:
+            checkpoint, damaged = self.opened.run.checkpoints.best()  # stays the same if the run is still being trained
+            for warning in damaged:
+                say(warning)
+            self.opened = self.opened._replace(checkpoint=checkpoint)
         self.embedder = load_embedder(self.opened, device, "search")
         self.precision = best_precision(self.opened.run, usable_device(device)) or "float32"
         places = os.path.realpath(folder), STANDARD_INPUT if is_pipe_name(path) else os.path.realpath(path)
