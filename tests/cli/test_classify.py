@@ -50,7 +50,7 @@ def test_table_keeps_its_columns_and_gets_two_more(penwright: Command, runs: Pat
 @pytest.mark.parametrize("delimiter", ["\t", ",", ";"])
 def test_stray_quotation_marks_join_no_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str], delimiter: str) -> None:
     texts = [f"a fine film {n}" for n in range(200)]
-    texts[50], texts[150] = '"best film ever they said', '"the end" is dull'
+    texts[50], texts[150], texts[199] = '"best film ever they said', '"the end" is dull', "a fine\rfilm"
     rows = [[text, str(n)] for n, text in enumerate(texts)]
     path = tmp_path / "in.txt"
     path.write_text("".join(f"{delimiter.join(row)}\n" for row in [["text", "id"], *rows]))

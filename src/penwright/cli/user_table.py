@@ -108,9 +108,12 @@ class UserTable(NamedTuple):
         for name in names:
             taken = (f"{name}_{number}" for number in range(2, len(header) + 3))
             header.append(name if name not in header else next(each for each in taken if each not in header))
-        writer = csv.writer(sys.stdout, delimiter=self.delimiter, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows([*row, *added] for row, *added in zip(self.rows, *columns, strict=True))
+        writers = [
+            csv.writer(sys.stdout, delimiter=self.delimiter, lineterminator="\n", quoting=quoting)
+            for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL)
+        ]
+        for row in [header, *([*row, *added] for row, *added in zip(self.rows, *columns, strict=True))]:
+            writers["\r" in "".join(row)].writerow(row)  # Python quotes a lone carriage return only from 3.13 on
 
 
 def _delimiter_of(lines: Sequence[str]) -> str:
