@@ -1,7 +1,9 @@
 """Classification of text pairs: reading, encoding, batching and predicting."""
 
 from pathlib import Path
+from typing import Any
 
+import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -136,6 +138,13 @@ def test_pairs_are_tuples_or_texts_with_a_tab(classifier: Classifier) -> None:
         pytest.approx(classifier.classify([pair])[0].scores, abs=1e-6) for pair in pairs
     ]
     assert classifier.classify([("a man", " ")])[0].label is None
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), ("a man", None)])
+def test_missing_text_is_refused(classifier: Classifier, monkeypatch: pytest.MonkeyPatch, missing: Any) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # a table of pandas has no types
+    with pytest.raises(UsageError, match=r"text 2: .* is neither a text nor a pair"):
+        classifier.classify(["a man\ta dog", missing])
 
 
 @pytest.mark.parametrize("text", ["a man", "a\tb\tc"])

@@ -124,6 +124,8 @@ class Classifier:
 
         Raises UsageError if the model does not accept such input.
         """
+        if not (isinstance(text, str) or (isinstance(text, Sequence) and all(isinstance(part, str) for part in text))):
+            raise UsageError(f"{text!r} is neither a text nor a pair of texts. Leave out rows without a text")
         if isinstance(text, str) and (not self.reads_pairs or BETWEEN_TEXTS in text):
             parts: Sequence[str] = text.split(BETWEEN_TEXTS)
         elif not self.reads_pairs:
