@@ -129,7 +129,7 @@ class Generator:
         """
         settings = decoding_settings(self.defaults, settings, options, WRITER_SETTINGS)
         tokens = self.chat_tokens(messages, settings.max_new_tokens or MAX_NEW_TOKENS)
-        prompt = self.tokenizer.decode(tokens)
+        prompt = self._text(tokens)
         return _from_first_word(self._stream(Request(prompt, tokens, self._plan(settings, [prompt]))))
 
     def answer(self, messages: Sequence[Message], settings: GivenSettings = None, **options: Any) -> Completion:
@@ -193,7 +193,7 @@ class Generator:
         tokens. `biases` are added to the logits of single tokens. `check` is called while constraints are built, and
         may raise an exception to abort. Raises UsageError if no completion of the prompt can satisfy the settings.
         """
-        text = prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)
+        text = prompt if isinstance(prompt, str) else self._text(prompt)
         tokens = self._encode(prompt) if isinstance(prompt, str) else self.tokenizer.prompt(prompt)
         plan = self._plan(decoding_settings(self.defaults, settings), [text], biases, check)
         return [Request(text, tokens, plan, number, n_likely) for number in range(n)]
@@ -256,6 +256,11 @@ class Generator:
         check: Callable[[], None] = do_nothing,
     ) -> DecodingPlan:
         return plan_of(self.tokenizer, settings, prompts, self.end_ids, biases, check)
+
+    def _text(self, prompt: Sequence[int]) -> str:
+        """Return the text of a prompt. A special token at its end, which has no text, becomes a line break."""
+        ends_word = len(prompt) > 0 and not self.tokenizer.token_bytes(prompt[-1])
+        return self.tokenizer.decode(prompt) + "\n" * ends_word
 
     def _encode(self, prompt: str) -> list[int]:
         return self.tokenizer.prompt(self.tokenizer.encode(prompt))

@@ -126,6 +126,19 @@ def test_required_word_cannot_extend_the_last_word_of_the_prompt(generator: Gene
     assert {c.text for c in write(generator, ["he"] * 9, pattern="art|s art", required_words=("art",))} == {"s art"}
 
 
+def test_word_begins_after_a_special_token(generator: Generator) -> None:
+    """Some chat templates end with a special token."""
+    one = SETTINGS.model_copy(update={"max_new_tokens": 1, "required_words": ("a",)})
+    prompt = generator.tokenizer.encode("he")
+    (request,) = generator.requests([*prompt, generator.tokenizer.end_id], one)
+    pool = generator.pool()
+    pool.join(request)
+    ((_, update),) = pool.step()
+    assert update.text.lower() == "a"
+    with pytest.raises(UsageError, match="too low"):
+        generator.requests(prompt, one)
+
+
 def test_completion_cut_at_a_stop_string_matches_the_pattern(generator: Generator) -> None:
     stops = ("d", "cd", "bb")
     seen = set()
