@@ -59,6 +59,8 @@ def test_search_finds_the_line_itself_and_caches_embeddings(penwright: Command, 
     lines = [line.split("\t") for line in first.stdout.splitlines()]
     assert lines[0] == ["1.000", "3", "a dull film number 7"] and len(lines) == 2
     assert "embedding 3 lines" in first.stderr
+    swapped = penwright("search", runs / "classifier", "a dull film number 7", corpus)
+    assert swapped.returncode == 2 and "file comes before the query" in swapped.stderr
     again = penwright("search", runs / "classifier", corpus, "a dull film number 7", "--json")
     assert "embedding" not in again.stderr
     assert json.loads(again.stdout.splitlines()[0])["line"] == 3 and len(again.stdout.splitlines()) == 3

@@ -80,6 +80,8 @@ def test_classify_prints_label_probability_and_text(penwright: Command, runs: Pa
     rows = [line.split("\t") for line in done.stdout.strip().split("\n")]
     assert [row[2] for row in rows] == ["a fine film", "a dull film"]
     assert all(row[0] in ("good", "bad") and 0.5 <= float(row[1]) <= 1 for row in rows)
+    unquoted = penwright("classify", runs / "classifier", "a", "fine", "film")
+    assert done.stderr == "" and "put it in quotes" in unquoted.stderr
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,9 @@ def test_missing_file_suggests_the_nearest_name(tmp_path):
     (tmp_path / "train.txt").write_text("a", encoding="utf-8")
     with pytest.raises(PenwrightError, match=r"no file .*trian\.txt; did you mean .*train\.txt\?"):
         existing_file(tmp_path / "trian.txt")
+    (tmp_path / "my texts").mkdir()
+    with pytest.raises(PenwrightError, match=r"did you mean '.*my texts'\? Put a name that contains spaces in quotes"):
+        existing_file(tmp_path / "my")
 
 
 def test_a_missing_folder_is_named(tmp_path):

@@ -1,6 +1,7 @@
 """Command-line options for the `[decoding]` settings, generated from the settings class and its comments."""
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Sequence
 from types import NoneType, UnionType
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
@@ -14,6 +15,7 @@ from penwright.config.recipe import LARGEST, off
 from penwright.errors import UsageError
 
 FLAG_OF = {name: flag for flag, name in FLAGS.items()}  # setting name -> flag name, if the two differ
+METAVARS = {int: "N", float: "X", str: "TEXT", tuple: "TEXT", dict: "TEXT=SCORE"}  # type -> its values in the help
 
 Command = Callable[..., None]
 
@@ -61,7 +63,8 @@ def _option(name: str, note: str) -> Any:
     comment = field_comments(DecodingSettings)[name]
     is_list = kind.type in (tuple, dict)
     help_text = " ".join(filter(None, (f"{comment[0].upper()}{comment[1:]}.", note, "Repeatable." if is_list else "")))
-    metavar = "TEXT=SCORE" if kind.type is dict else "TEXT" if is_list else None
+    named = re.search(r"\b[KNP]\b", comment)  # the comment may name the value, such as P
+    metavar = named[0] if named else METAVARS[kind.type]
     limits: Any = dict(_limits(kind))
     made = typer.Option(flag_of(name), help=help_text, metavar=metavar, **limits)
     return Annotated[list[str] | None if is_list else kind.type | None, made]

@@ -106,6 +106,8 @@ def search(
             f"{corpus} looks like a table, but every line is searched as it is, the header and all columns included. "
             f"To search one column, such as text: python -c {quote(COLUMN % mark)} < {quote(corpus)} > texts.txt"
         )
+    if query is not None and Path(query).is_file() and not Path(corpus).exists():
+        raise UsageError(f"there is no file {corpus}. The file comes before the query: {query} '{corpus}'")
     n_clusters = _number_of_clusters(clusters)
     index = SearchIndex(run, corpus, lines_of(read_text(corpus)), device, print_message)
     if query is not None:

@@ -41,7 +41,7 @@ def generate(
         str | None, typer.Argument(help="Text to continue. Default: start a new text.", metavar="PROMPT")
     ] = None,
     prompts: Annotated[str | None, typer.Option(help="File of prompts, one per line; - reads standard input.")] = None,
-    n: Annotated[int, typer.Option(help="Number of completions per prompt.", min=1)] = 1,
+    n: Annotated[int, typer.Option(help="Number of completions per prompt.", metavar="N", min=1)] = 1,
     set_: AnyDecodingSetting = None,
     novelty: Annotated[bool, typer.Option(help="Report what is copied from the training text.")] = False,
     precision: InPrecision = None,

@@ -20,7 +20,9 @@ ENDINGS = (".html", ".svg", ".png")
 TargetText = Annotated[
     str | None, typer.Option(help="Translation or label to explain. Default: the model's own prediction.")
 ]
-NTop = Annotated[int | None, typer.Option(help="Number of most likely tokens to show at each position.", min=1)]
+NTop = Annotated[
+    int | None, typer.Option(help="Number of most likely tokens to show at each position.", metavar="N", min=1)
+]
 Statistic = Annotated[
     str | None,
     typer.Option(
@@ -35,7 +37,9 @@ ArithmeticHead = Annotated[
     str | None, typer.Option(help="Show how a head computes its output.", metavar="[PART.]LAYER.HEAD")
 ]
 ShowAlignment = Annotated[bool, typer.Option("--alignment", help="Show a translator's attention to the source.")]
-NBeams = Annotated[int | None, typer.Option(help="Show the hypotheses of a beam search with this many beams.", min=1)]
+NBeams = Annotated[
+    int | None, typer.Option(help="Show the hypotheses of a beam search with N beams.", metavar="N", min=1)
+]
 ShowRollout = Annotated[
     bool, typer.Option("--rollout", help="Show attention rollout: attention combined over all layers.")
 ]

@@ -1,14 +1,17 @@
 """The `penwright` command line: its list of commands, its error messages and exit codes."""
 
 import gc
+import re
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from types import FrameType
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 import typer
+from typer.core import TyperCommand
 
 from penwright import __version__
 from penwright.cli import (
@@ -25,7 +28,7 @@ from penwright.cli import (
     train,
     translate,
 )
-from penwright.errors import PenwrightError, PenwrightWarning
+from penwright.errors import PenwrightError, PenwrightWarning, UsageError
 from penwright.streams import discard, standard_streams
 from penwright.training.distributed.launcher import treat_as_ctrl_c
 
@@ -54,20 +57,60 @@ COMMANDS: Mapping[str, Callable[..., None]] = {  # the commands, in the order of
 }
 FULL_MEMORY = "End other programs that use the GPU, choose a smaller model, or use the CPU (--device cpu)"
 GARBAGE = 50_000  # new objects per garbage collection; Python's default, 700, took a fifth of the startup time
+PLAIN = {  # typer's reasons, and ours
+    r"Input should be a valid number.*": "must be a number, such as 2.5",
+    r"Input should be a valid integer.*": "must be a whole number, such as 2",
+    r"Input should be ": "must be ",
+    r"Value error, ": "",
+    r"(Got unexpected extra argument.*)": r"\1. Put a text or a file name that contains spaces in quotes",
+}
 OLD_COMMANDS: Mapping[str, Callable[..., None]] = {"quicken": optimize.quicken}
+
+
+class Command(TyperCommand):
+    """A command that explains frequent mistakes in its arguments."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments; explain an error in plain words, with its most likely cause."""
+        options = {name for parameter in self.params for name in parameter.opts}
+        for word in args:
+            if word[0:1] in ("–", "—") and (option := f"--{word.lstrip('–—')}") in options:
+                raise UsageError(f"'{word}' begins with a dash, which a word processor made of hyphens. Write {option}")
+        given = list(args)  # parsing empties the list
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:  # typer's classes of errors are not public
+            if isinstance(message := getattr(error, "message", None), str):
+                error.message = _explained(message, given, options)  # type: ignore[attr-defined]  # it has one
+            raise
+
+
+def _explained(message: str, given: Sequence[str], options: Collection[str]) -> str:
+    """Return an error message of typer in plain words, with the most likely cause."""
+    for pattern, ours in PLAIN.items():
+        message = re.sub(pattern, ours, message)
+    if (found := re.fullmatch(r"No such option: (-.*)", message)) is None:
+        return message
+    word = next((word for word in given if word.startswith(found[1].rstrip())), found[1])
+    if f"-{word}" in options:
+        return f"{message}. Did you mean -{word}?"
+    is_input = " " in word or Path(word).exists()
+    return f"{message}. If '{word}' is a text or a file, write -- before it, after all options" if is_input else message
+
 
 app = typer.Typer(
     name="penwright",
     help="Make a Transformer of your own: from your text to a model that writes, translates or classifies.",
     no_args_is_help=True,
     add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help, because rich is slow to import
 )
 for name, command in COMMANDS.items():
-    app.command(name)(command)
+    app.command(name, cls=Command)(command)
 for name, command in OLD_COMMANDS.items():
-    app.command(name, hidden=True)(command)
+    app.command(name, hidden=True, cls=Command)(command)
 
 
 @app.callback(invoke_without_command=True)

@@ -40,7 +40,9 @@ def quicken(run: RunFolder, precision: InPrecision = None, json: Json = False) -
 def tune(
     run: RunFolder,
     data: OwnFiles = None,
-    beam: Annotated[int | None, typer.Option(help="Beam size to tune for. Default: the run's setting.", min=2)] = None,
+    beam: Annotated[
+        int | None, typer.Option(help="Beam size to tune for. Default: the run's setting.", metavar="N", min=2)
+    ] = None,
     device: Device = "cpu",
     json: Json = False,
 ) -> None:

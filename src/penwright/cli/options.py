@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from penwright.errors import Option, PenwrightError, Undecided, UsageError, say_nothing
+from penwright.text import words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,6 +102,8 @@ Texts = Annotated[
 def given_texts(texts: list[str] | None) -> list[str]:
     """Return the texts given as arguments or, if there are none, the lines of standard input."""
     if texts:
+        if len(texts) > 2 and all(len(words(text)) == 1 for text in texts):
+            warn("each argument is a text of its own. To give one text that contains spaces, put it in quotes")
         return texts
     if sys.stdin.isatty():
         raise PenwrightError("there is no input. Give a text as an argument, or pipe lines to standard input")

@@ -40,7 +40,9 @@ if TYPE_CHECKING:
     from penwright.workflows.plan import Prepared
 
 IMPROVES = "should improve the model", "would hardly improve the model"
-NGpus = Annotated[int | None, typer.Option(help="Also estimate training time and memory on this many GPUs.", min=1)]
+NGpus = Annotated[
+    int | None, typer.Option(help="Also estimate training time and memory on N GPUs.", metavar="N", min=1)
+]
 GpuName = Annotated[
     str | None,
     typer.Option(help="Kind of GPU for --gpus: a100, h100, h200, b200, l40s or rtx4090. Default: h100."),

@@ -16,13 +16,14 @@ if TYPE_CHECKING:
 
 KEY = "PENWRIGHT_API_KEY"
 Host = Annotated[str, typer.Option(help="Address to listen on.")]
-Port = Annotated[int, typer.Option(help="Port to listen on; 0 picks a free port.", min=0, max=65535)]
+Port = Annotated[int, typer.Option(help="Port to listen on; 0 picks a free port.", metavar="N", min=0, max=65535)]
 NEEDED = ("fastapi", "uvicorn", "python-multipart", "prometheus-client")
 
 
 def serve(
     runs: Annotated[
-        list[str], typer.Argument(help="Run folders, or NAME=FOLDER. The first is the default model.", metavar="RUN")
+        list[str],
+        typer.Argument(help="Run folders, or NAME=FOLDER. The first of each kind is the default.", metavar="RUN"),
     ],
     host: Host = "127.0.0.1",
     port: Port = 8000,

@@ -43,15 +43,25 @@ if TYPE_CHECKING:
 LONGEST_EXAMPLE = 80  # maximum number of characters of the prompt in a suggested command
 NProcesses = Annotated[
     int | None,
-    typer.Option(help="Number of training processes (one per GPU, or a split of the CPU cores). Default: 1.", min=1),
+    typer.Option(
+        help="Number of training processes (one per GPU, or a split of the CPU cores). Default: 1.",
+        metavar="N",
+        min=1,
+    ),
 ]
 Restarts = Annotated[
     int,
-    typer.Option(help="With --processes: number of times that training restarts after a process was killed.", min=0),
+    typer.Option(
+        help="With --processes: number of times that training restarts after a process was killed.",
+        metavar="N",
+        min=0,
+    ),
 ]
 NewRun = Annotated[Path | None, typer.Option(help="Folder for the new run. Default: runs/NAME, named after the data.")]
 Seed = Annotated[int | None, typer.Option(help="Random seed. Default: 1.")]
-NMembers = Annotated[int | None, typer.Option(help="Train this many models, and distill them into one.", min=2, max=64)]
+NMembers = Annotated[
+    int | None, typer.Option(help="Train N models, and distill them into one.", metavar="N", min=2, max=64)
+]
 BaseRun = Annotated[
     Path | None,
     typer.Option("--from", help="Fine-tune the model of this run, or of any source that `penwright import` accepts."),

@@ -43,7 +43,8 @@ FOLLOWS: Mapping[str, Collection[str]] = {
     "--document": BEAM_SETTINGS,
 }
 NBest = Annotated[
-    int | None, typer.Option(help="Number of translations to print for each text, best first. Default: 1.", min=1)
+    int | None,
+    typer.Option(help="Number of translations to print for each text, best first. Default: 1.", metavar="N", min=1),
 ]
 GlossaryFile = Annotated[
     Path | None,
@@ -52,7 +53,7 @@ GlossaryFile = Annotated[
 TermBias = Annotated[
     float | None,
     typer.Option(
-        help="Make glossary terms more likely, by this many nats per token, instead of requiring them.", min=0
+        help="Make glossary terms more likely, by X nats per token, instead of requiring them.", metavar="X", min=0
     ),
 ]
 ProtectedPatterns = Annotated[
@@ -61,7 +62,11 @@ ProtectedPatterns = Annotated[
 TargetPrefix = Annotated[str | None, typer.Option(help="Begin each translation with this text.")]
 NAlternatives = Annotated[
     int | None,
-    typer.Option(help="Number of alternatives to print for the next word after --prefix. Takes a single text.", min=1),
+    typer.Option(
+        help="Number of alternatives to print for the next word after --prefix. Takes a single text.",
+        metavar="N",
+        min=1,
+    ),
 ]
 IsSampled = Annotated[
     bool, typer.Option("--sample", help="Sample the --n-best translations at random instead of using beam search.")
@@ -71,6 +76,7 @@ Diversity = Annotated[
     typer.Option(
         help="Make the --n-best translations differ: "
         "penalty in nats for each token that an earlier translation has at the same position.",
+        metavar="X",
         min=0,
     ),
 ]

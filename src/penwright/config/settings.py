@@ -26,6 +26,7 @@ NEEDED = {  # advice on settings without a default
     "task": ": set it to generate, chat, translate, classify or encode",
 }
 NOT_A_TABLE = "must be a table of settings"
+IN_QUOTES = "In a shell, put single quotes around the whole setting"
 
 
 class Settings(BaseModel):
@@ -158,8 +159,9 @@ def _refusal(kind: type[Settings], problems: Sequence[Mapping[str, Any]], where:
 
 
 REASONS = {  # by pydantic's type of a problem; other problems keep pydantic's message
-    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), NOT_A_TABLE),
-    "tuple_type": "must be a list",
+    **dict.fromkeys(("model_type", "model_attributes_type"), NOT_A_TABLE),
+    "dict_type": f'must be a table such as {{"a" = "b"}}. {IN_QUOTES}',
+    "tuple_type": f'must be a list such as ["a", "b"]. {IN_QUOTES}',
     "too_short": "must not be empty",
     "string_type": "must be a string",
     **dict.fromkeys(("int_type", "int_from_float"), "must be a whole number"),
@@ -171,8 +173,9 @@ def _explain(kind: type[BaseModel], location: tuple[int | str, ...], problem: Ma
     names, keys, key, inside = _walk(kind, location)
     table, value = f"[{'.'.join(names)}] " if names else "", repr(problem["input"])[:50]
     if problem["type"] == "extra_forbidden":
-        nearest = get_close_matches(key, keys, n=1, cutoff=0.5)
-        hint = f"; did you mean '{nearest[0]}'?" if nearest else f". Its keys are: {', '.join(keys)}"
+        nearest = [] if names else _full_names(kind, key)
+        nearest = nearest or get_close_matches(key, keys, n=1, cutoff=0.5)
+        hint = f"; did you mean {' or '.join(map(repr, nearest))}?" if nearest else f". Its keys are: {', '.join(keys)}"
         return f"{table}has no key '{key}'{hint}" if table else f"there is no key '{key}'{hint}"
     reason = problem["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     reason = REASONS.get(problem["type"], reason)
@@ -187,6 +190,12 @@ def _explain(kind: type[BaseModel], location: tuple[int | str, ...], problem: Ma
     elif problem["type"] == "float_parsing":
         reason = f"{value} is not a number"
     return f"{table}{key}: {reason}" if key else reason
+
+
+def _full_names(kind: type[BaseModel], key: str) -> list[str]:
+    """Return the full names of the settings in the tables of a class that have this key, such as `model.dropout`."""
+    tables = {name: settings_in(field.annotation) for name, field in kind.model_fields.items()}
+    return [f"{name}.{key}" for name, kinds in tables.items() if any(key in _keys_of([each]) for each in kinds)]
 
 
 def _walk(

@@ -35,5 +35,7 @@ def near_miss(path: Path) -> str:
     if not path.parent.is_dir():
         return f": there is no folder {path.parent}"
     names = [entry.name for entry in path.parent.iterdir()]
+    if split := [name for name in names if name.startswith(f"{path.name} ")]:
+        return f"; did you mean '{path.parent / split[0]}'? Put a name that contains spaces in quotes"
     nearest = get_close_matches(path.name, names, n=1, cutoff=0.7)
     return f"; did you mean {path.parent / nearest[0]}?" if nearest else ""
