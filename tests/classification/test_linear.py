@@ -1,5 +1,6 @@
 """The linear classifier equals plain logistic regression; saving and loading."""
 
+import os
 from math import sqrt
 from pathlib import Path
 from time import monotonic
@@ -209,6 +210,13 @@ def test_small_weights_of_a_large_classifier_are_not_stored(tmp_path: Path, monk
         save_file(tensors | {name: tensors[name][1:]}, path)
         with pytest.raises(PenwrightError, match="Restore the original file"):
             LinearClassifier.load(path, 2)
+
+
+def test_file_is_on_disk_before_it_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, flushed = tmp_path / "ngrams.safetensors", list[tuple[int, bool]]()
+    monkeypatch.setattr(os, "fsync", lambda file: flushed.append((os.fstat(file).st_ino, path.exists())))
+    LinearClassifier.fit(*make_texts(8), 2).save(path)
+    assert (path.stat().st_ino, False) in flushed
 
 
 def test_file_may_also_contain_a_classifier_of_all_texts(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ from penwright.classification.solver import (
 from penwright.config import ProblemType
 from penwright.data.splits import Groups
 from penwright.errors import PenwrightError
-from penwright.storage import let_others_read, require_plain
+from penwright.storage import flush, let_others_read, require_plain
 
 MOST_WEIGHTS = 1 << 26  # maximum number of weights (n-grams x labels) in memory
 MOST_NONZERO = 1 << 23  # maximum number of weights that are not 0, so that files stay small
@@ -162,7 +162,9 @@ class LinearClassifier(NamedTuple):
             temporary.unlink(missing_ok=True)
             save_file(tensors, temporary, {"notes": "; ".join(self.notes)})
             let_others_read(temporary)
+            flush(temporary)
             temporary.replace(path)
+            flush(path.parent)
         except (OSError, SafetensorError) as error:
             raise PenwrightError(f"{path} could not be written: {error}") from None
 
