@@ -25,6 +25,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 import penwright
+from penwright.config.recipe import FineTuningSettings, LoraSettings
 from penwright.errors import PenwrightError
 from penwright.run.folder import Run
 from penwright.serving.model_registry import ModelRegistry, UnknownModel
@@ -499,6 +500,20 @@ def test_runs_beside_the_studios_own_are_continued_stopped_and_deleted(runs: Pat
     delete_run(studio, registry, NameRequest(name=name))
     assert not folder.exists() and not queue.facts()
     assert other.exists() == name.startswith("home/")
+
+
+def test_run_that_adapters_need_is_not_deleted(runs: Path, tmp_path: Path) -> None:
+    for name in ("base", "adapters"):
+        shutil.copytree(runs / "writer", tmp_path / "runs" / name)
+    base, adapters = (Run(tmp_path / "runs" / name) for name in ("base", "adapters"))
+    base_of = FineTuningSettings(base=str(base.folder), base_sha256=base.checkpoints.best()[0].weights_sha256)
+    adapters.save_recipe(adapters.recipe.model_copy(update={"lora": LoraSettings(rank=2), "finetuning": base_of}))
+    studio, registry = Studio(tmp_path, ServingSettings()), ModelRegistry([], home=tmp_path)
+    with pytest.raises(PenwrightError, match="adapters to the present weights"):
+        delete_run(studio, registry, NameRequest(name="base"))
+    for name in ("adapters", "base"):
+        delete_run(studio, registry, NameRequest(name=name))
+    assert not list((tmp_path / "runs").iterdir())
 
 
 def test_new_run_does_not_take_the_name_of_a_run_beside_the_studios_own(runs: Path, tmp_path: Path) -> None:

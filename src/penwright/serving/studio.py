@@ -43,6 +43,7 @@ from penwright.serving.studio_fields import (
 from penwright.serving.texts import CHUNK_BYTES, TextFolder, require_free_disk, zipped
 from penwright.serving.training_queue import SAID, TrainingQueue
 from penwright.storage import remove_folder
+from penwright.workflows.resume import require_no_adapters
 
 router = APIRouter(prefix="/studio", responses=ERROR_RESPONSES)
 ADVANCE_SECONDS = 0.5  # seconds between two checks of the queue
@@ -200,6 +201,7 @@ def delete_run(studio: TheStudio, registry: Registry, body: NameRequest) -> Done
     folder = studio.queue.folder_of(body.name) or folders(registry).get(body.name)
     if folder is None:
         raise UsageError(f"there is no run '{body.name[:80]}'")
+    require_no_adapters(Run(folder))
     studio.queue.remove(body.name)
     if folder.is_dir():
         with Run(folder).lock():  # raises PenwrightError while another process trains the run

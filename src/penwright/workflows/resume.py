@@ -46,13 +46,13 @@ def resume(folder: Path, changes: Table, observers: Sequence[Observer] = ()) -> 
     run = Run.open(folder)
     if run.checkpoints.all() and corpus_record(run).is_untrained:
         raise UsageError(f"{folder} was imported, so there is no training to resume. To train it further, use --from")
-    _require_no_adapters(run)
+    require_no_adapters(run, f". Or train a copy of {folder}, or a new run with --from")
     with run.lock():
         return _resume(run, changes, observers)
 
 
-def _require_no_adapters(run: Run) -> None:
-    """Raise PenwrightError if a LoRA run beside this one needs its weights, which further training would delete."""
+def require_no_adapters(run: Run, alternative: str = "") -> None:
+    """Raise PenwrightError if a LoRA run beside this one needs its weights, which are about to be deleted."""
     for path in sorted(run.real_folder.parent.glob(f"*/{RECIPE}")):
         other = Run(path.parent)
         base: OpenedRun | None = None
@@ -61,9 +61,9 @@ def _require_no_adapters(run: Run) -> None:
             base = open_base(recipe, other) if recipe.lora and recipe.finetuning else None
         if base is not None and base.run.folder.resolve() == run.folder.resolve():
             raise PenwrightError(
-                f"{other.folder} consists of adapters to the present weights of {run.folder}, which further training "
-                f"would delete. Merge them first: penwright export {quote(str(other.folder))} --to penwright --output "
-                f"NEW_RUN, then delete {other.folder}. Or train a copy of {run.folder}, or a new run with --from"
+                f"{other.folder} consists of adapters to the present weights of {run.folder}, which would be deleted. "
+                f"Merge them first: penwright export {quote(str(other.folder))} --to penwright --output NEW_RUN, then "
+                f"delete {other.folder}{alternative}"
             )
 
 
