@@ -104,6 +104,8 @@ def test_ticked_heads_are_ablated(visit: Any, server: Any) -> None:
     assert figures[1:3] == [f"{loss:.3g}" for loss in (found.loss_before, found.loss_after)]
     page.click("text=None")
     page.wait_for_selector(".pw-ablation", state="detached")
+    page = visit(f"#/inspect?model=writer&text={text}&tool=ablation&heads=decoder.9.9,decoder.1.1")  # of a larger model
+    assert page.locator(".pw-ablation dd >> nth=0").inner_text() == "decoder 1·1"
 
 
 def test_neighbours_of_a_word_and_of_a_neighbour_are_shown(visit: Any, server: Any) -> None:

@@ -23,7 +23,7 @@ export const ablation = {
     const grid = make("div", {});
     const result = make("div", { class: "result" });
     place.append(grid, result);
-    const chosen = () => state.get("heads").split(",").filter(Boolean);
+    const chosen = () => state.get("heads").split(",").filter((head) => model.heads.includes(head)); // another model may have fewer
     let handle = await draw(grid, { name: "importance", data: { parts: partsOf(model.heads) } }, { chosen: chosen() });
     let drawn = null;
 
