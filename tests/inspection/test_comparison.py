@@ -97,6 +97,20 @@ def test_models_with_different_tokenizers_are_compared(make_inspector: MakeInspe
     np.testing.assert_array_equal(found.first, one.nats)
 
 
+def test_tokens_that_cut_characters_differently_are_compared(make_inspector: MakeInspector) -> None:
+    text = "a naïve 🦊 face"
+    pieces = train_tokenizer("bpe", [text] * 9, 262)  # no token for a whole ï
+    spaced = train_tokenizer("bpe", [text] * 9, 290, prefix_space=True)
+    one, *others = (
+        make_inspector("generate", tokenizer=each).token_nlls(text)
+        for each in (pieces, train_tokenizer("characters", [text]), spaced)
+    )
+    for other in others:
+        found = compare(one, other)
+        assert found.first_texts == found.second_texts and "".join(found.first_texts) == text
+        assert not np.isnan(found.differences).any() and len(found.differences) > 2
+
+
 def test_heads_are_compared_by_name_and_missing_ones_are_nan(make_inspector: MakeInspector) -> None:
     small, large = make_inspector("generate"), make_inspector("generate", {"n_layers": 3, "n_heads": 6})
     text = "abc bad cab"

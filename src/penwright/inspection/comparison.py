@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, Float64
 
 from penwright.errors import UsageError
-from penwright.inspection.forward_pass import PartName
+from penwright.inspection.forward_pass import PartName, with_bytes
 from penwright.inspection.head_statistics import STATISTICS, HeadStatistics
 
 MOST_PAIRS = 1_000_000  # maximum number of pairs of differing tokens to compare
@@ -22,6 +22,7 @@ class TokenNlls(NamedTuple):
 
     texts: Sequence[str]
     nats: Float[np.ndarray, " pieces"]  # surprisals in nats
+    spelling: Sequence[bytes] = ()  # the part of the text that each token stands for, in UTF-8; empty: as in `texts`
 
 
 @dataclass(frozen=True)
@@ -55,23 +56,25 @@ def compare(first: TokenNlls, second: TokenNlls) -> Comparison:
     Identical texts, which may have different tokens, are split wherever a token ends in both. Different texts are
     aligned by their longest common sequences of tokens. Raises UsageError if the differences are too long to align.
     """
-    same = "".join(first.texts) == "".join(second.texts)
-    spans = list(_same_ends(first.texts, second.texts) if same else _shared(first.texts, second.texts))
+    spelled = [list(side.spelling) or [text.encode() for text in side.texts] for side in (first, second)]
+    same = b"".join(spelled[0]) == b"".join(spelled[1])
+    spans = list(_same_ends(*spelled) if same else _shared(first.texts, second.texts))
+    columns = zip(*spans, strict=True) if spans else ((), ())
     sides = (
         (
-            tuple("".join(side.texts[span]) for span in chosen),
+            tuple((same and with_bytes(b"".join(pieces[span]))) or "".join(side.texts[span]) for span in chosen),
             np.array([side.nats[span].sum() if span.start < span.stop else np.nan for span in chosen], np.float64),
         )
-        for side, chosen in zip((first, second), zip(*spans, strict=True) if spans else ((), ()), strict=True)
+        for side, pieces, chosen in zip((first, second), spelled, columns, strict=True)
     )
     (first_texts, ours), (second_texts, theirs) = sides
     sums = float(first.nats.sum()), float(second.nats.sum())
     return Comparison(first_texts, second_texts, ours, theirs, theirs - ours, sums)
 
 
-def _same_ends(first: Sequence[str], second: Sequence[str]) -> Spans:
+def _same_ends(first: Sequence[bytes], second: Sequence[bytes]) -> Spans:
     """Yield the smallest groups of tokens that spell the same text in both sequences."""
-    ends = [list(accumulate(map(len, texts))) for texts in (first, second)]
+    ends = [list(accumulate(map(len, pieces))) for pieces in (first, second)]
     starts, at = [0, 0], [0, 0]
     while at[0] < len(first) and at[1] < len(second):
         behind = int(ends[0][at[0]] > ends[1][at[1]])

@@ -67,6 +67,12 @@ def readable(tokenizer: Tokenizer, token: int) -> str:
     return with_bytes(piece)
 
 
+def spelling(tokenizer: Tokenizer, tokens: Sequence[Token]) -> list[bytes]:
+    """Return the bytes of each token of a text, without the space that some tokenizers put before the text."""
+    pieces = [tokenizer.token_bytes(token.id) for token in tokens]
+    return [pieces[0].removeprefix(b" "), *pieces[1:]] if pieces and tokenizer.prefix_space else pieces
+
+
 def with_bytes(text: bytes) -> str:
     """Decode a text; the bytes of incomplete characters are written like ⟨c3⟩."""
     return text.decode("utf-8", errors=_AS_BYTES)

@@ -31,7 +31,7 @@ from penwright.inspection.embeddings import (
     neighbours,
     positional_similarity,
 )
-from penwright.inspection.forward_pass import ForwardPass, Side, vocabulary
+from penwright.inspection.forward_pass import ForwardPass, Side, spelling, vocabulary
 from penwright.inspection.gradients import N_STEPS, Attribution, Method, attribution
 from penwright.inspection.head_statistics import HeadStatistics, head_statistics, statistics_by_part
 from penwright.inspection.inputs import Inspected, Outcomes, TextReader
@@ -132,7 +132,8 @@ class Inspector:
         if self.kind == "classifier":
             return TokenNlls(self.outcome.names, -label_log_probs(self.model, self.read(text)))
         scored = self.token_scores(text, target, k=1)
-        return TokenNlls([token.text for token in scored.tokens], -scored.log_probs)
+        texts, spelled = [token.text for token in scored.tokens], spelling(self.tokenizer.target, scored.tokens)
+        return TokenNlls(texts, -scored.log_probs, spelled)
 
     def loss_by_position(self, texts: Sequence[str], targets: Sequence[str] | None = None) -> LossByPosition:
         """Return the mean loss at each position.
