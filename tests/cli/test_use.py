@@ -405,7 +405,7 @@ def test_every_decoding_setting_has_a_documented_option(penwright: Command, name
 
 
 def test_runs_lists_old_recipes_without_warnings(penwright: Command, tmp_path: Path) -> None:
-    for name in ("a", "b"):
+    for name in ("a", "b", "c.tmp-17"):  # the last one is an unfinished import
         (tmp_path / name).mkdir()
         recipe = 'task = "generate"\n[data]\ntrain = "a.txt"\n[model]\n[training]\nsteps = 5\naverage = 0.9\n'
         (tmp_path / name / "recipe.toml").write_text(recipe, encoding="utf-8")

@@ -26,8 +26,11 @@ def runs(
 ) -> None:
     """List the runs in a folder, with the best evaluation of each."""
     from penwright.errors import PenwrightError, PenwrightWarning
+    from penwright.storage import is_temporary
 
-    run_folders = sorted(path.parent for path in [*folder.glob("recipe.toml"), *folder.glob("*/recipe.toml")])
+    recipes = [*folder.glob("recipe.toml"), *folder.glob("*/recipe.toml")]
+    # an import that is not finished, or was killed, leaves a temporary folder
+    run_folders = sorted(path.parent for path in recipes if not is_temporary(path.parent))
     if not run_folders:
         raise PenwrightError(f"{folder} has no runs. Train one with: penwright train YOUR_TEXT")
     for run_folder in run_folders:

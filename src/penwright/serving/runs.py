@@ -24,6 +24,7 @@ from penwright.serving.fields import ModelRequest, Name, Registry
 from penwright.serving.model_registry import ModelRegistry, UnknownModel
 from penwright.serving.model_worker import DAMAGE
 from penwright.serving.run_records import alerts, end_of, records_of
+from penwright.storage import is_temporary
 
 router = APIRouter(prefix="/runs", responses=ERROR_RESPONSES)
 QUIET = 120.0  # a run counts as stopped if its logs get no new line for this many seconds
@@ -177,6 +178,8 @@ def folders(registry: ModelRegistry) -> dict[str, Path]:
     for location in registry.folders:
         for path in sorted(location.glob("*/recipe.toml")):
             folder = path.parent
+            if is_temporary(folder):  # a run that is just being imported or deleted
+                continue
             name = readable(folder)
             by_name[name if name not in by_name else f"{readable(location)}/{name}"] = folder
     return by_name
