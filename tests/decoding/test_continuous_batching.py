@@ -169,6 +169,15 @@ def test_token_look_lists_the_candidates_and_the_rank_of_the_token(generator: Ge
         assert sum(each.draw_probability for each in likely) == pytest.approx(1)
 
 
+def test_requests_with_different_penalties_begin_together_in_bfloat16(generator: Generator) -> None:
+    generator.model.bfloat16()
+    pool = generator.pool()
+    requests = [generator.requests("abc", SAMPLERS[number])[0] for number in (0, 2, 4)]
+    for request in requests:
+        pool.join(request)
+    assert drain(pool).keys() == {*requests}
+
+
 def test_pool_can_be_used_again_after_an_error(generator: Generator) -> None:
     pool = generator.pool(max_rows=1)
     requests = generator.requests("abc", n=2)

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
 from penwright.decoding.engine import DecodeEngine
+from penwright.decoding.exported import output_logits
 from penwright.errors import PenwrightError
 from penwright.model.attention import KeysValues
 from penwright.model.cache import Cache, ContinuousCache
@@ -151,7 +152,7 @@ class PromptBatch(_DecoderRows):
         hidden = self._model.hidden(tokens, cache=self._cache)
         self._update_cache()
         rows = torch.arange(len(self._lengths), device=hidden.device)
-        return self._model.output(hidden[rows, self._cache.lengths - 1 - n_known])
+        return output_logits(self._model, hidden[rows, self._cache.lengths - 1 - n_known])
 
 
 class LiveBatch(_DecoderRows):

@@ -66,7 +66,14 @@ def next_logits(
     else:
         assert encoded is not None
         hidden = model.hidden(tokens, encoded, cache)
-    logits = model.output(hidden[:, -1])
+    return output_logits(model, hidden[:, -1])
+
+
+def output_logits(
+    model: DecoderOnly | EncoderDecoder, hidden: Float[Tensor, "rows d_model"]
+) -> Float[Tensor, "rows vocab_size"]:
+    """Return the logits of these hidden states. Logits in bfloat16 are cast to float32."""
+    logits = model.output(hidden)
     return logits.float() if logits.dtype == torch.bfloat16 else logits
 
 
