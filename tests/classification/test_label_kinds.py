@@ -86,6 +86,12 @@ def score_table(folder: Path) -> Path:
     return write(folder / "stars.csv", ["text", "score"], [list(row) for row in scored_texts()])
 
 
+def test_two_labels_and_their_combination_are_several_labels(tmp_path: Path) -> None:
+    topics = ["a", "b", "a|b"]
+    path = write(tmp_path / "two.csv", ["text", "label"], [[f"film {k}", topics[k % 3]] for k in range(60)])
+    assert open_labelled([path]).label_kind == LabelKind("multi_label_classification", "|")
+
+
 @pytest.mark.parametrize("separator", ["|", ";"])
 def test_label_separator_is_inferred(tmp_path: Path, separator: str) -> None:
     corpus = open_labelled([set_table(tmp_path, separator)])

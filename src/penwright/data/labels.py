@@ -133,12 +133,16 @@ def kind_of_labels(table: str, labels: Collection[str], *, is_named: bool) -> La
 
 
 def find_separator(labels: Collection[str]) -> str | None:
-    """Return the separator in labels such as `action|comedy` if the parts occur in several labels, or else None."""
+    """Return the separator in labels such as `action|comedy` if the parts occur in several labels, or else None.
+
+    If all parts are labels themselves, a single such label is enough.
+    """
     for separator in SEPARATORS:
         joined = [label for label in labels if separator in label.strip(separator)]
         parts = {part.strip() for label in joined for part in label.split(separator)}
         recur = len(parts) < len(joined) or 2 * len(parts & set(labels)) >= len(parts)
-        if len(joined) >= max(2, SEVERAL * len(labels)) and recur:
+        least = 1 if parts <= set(labels) else 2
+        if len(joined) >= max(least, SEVERAL * len(labels)) and recur:
             return separator
     return None
 
