@@ -45,10 +45,11 @@ from penwright.evaluation.classification import (
     worst_sets,
 )
 from penwright.model.transformer import EncoderOnly
+from penwright.model.weights import weights_of
 from penwright.run.folder import Run
 from penwright.run.provenance import ModelCard
 from penwright.tasks import TASKS, AnyCorpus, RunContext, classification, linear, multi_label
-from penwright.tasks.labelled import linear_note, target_table
+from penwright.tasks.labelled import classifier_of, linear_note, target_table
 from penwright.tasks.multi_label import FEWEST_POSITIVES, baselines, fit_thresholds
 from penwright.workflows.evaluate import evaluation_context, open_corpus_of
 from penwright.workflows.load import OpenedRun, open_run
@@ -438,3 +439,22 @@ def test_texts_of_the_base_keep_their_own_labels(tmp_path: Path) -> None:
     held_out = {each.text.split()[-1] for each in context.corpus.held_out}
     assert held_out.isdisjoint(number for number, _ in seen)
     assert any("are not mixed in, because they are now held out" in line for line in said)
+
+
+def test_base_predicts_the_same_scores_on_another_scale(tmp_path: Path) -> None:
+    def recipe(name: str, factor: int) -> Table:
+        rows = [[f"word {n * 7 % 11} and {n}", str(factor * (n % 11))] for n in range(80)]
+        path = write(tmp_path / name, ["text", "stars"], rows)
+        data: Table = {"train": [str(path)], "text": "text", "label": "stars"}
+        training = {"steps": 1, "batch_tokens": 4096, "threads": 1, "precision": "float32"}
+        return {"task": "classify", "data": data, "training": training, "model": {"problem_type": "regression"}}
+
+    small = {"d_model": 16, "n_layers": 1, "n_heads": 1, "context_length": 32, "ngrams": False}
+    run = Run.create(tmp_path / "base")
+    base = _begin(prepare(merge(recipe("old.csv", 1), {"model": small})), run, [])
+    run.checkpoints.save(1, weights_of(base.model), {}, {"step": 1, "total_steps": 1, "best_step": 1})
+    tuned: Table = {"finetuning": {"base": str(run.folder)}, "model": {"ngrams": False}}
+    new = _begin(prepare(merge(recipe("new.csv", 20), tuned)), Run.create(tmp_path / "tuned"), [])
+    assert not new.has_new_head
+    expected, found = ([each.score for each in classifier_of(of).classify(["word 3", "word"])] for of in (base, new))
+    assert found == pytest.approx(expected, rel=1e-4)

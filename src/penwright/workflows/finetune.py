@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from torch import Tensor
 
 from penwright.config import BUDGETS, Recipe, Table, merge
 from penwright.data.corpus import LabelKind
@@ -13,7 +14,9 @@ from penwright.errors import PenwrightError, Say, UsageError
 from penwright.formats.pretrained import listed
 from penwright.languages import Languages, languages_between, same_languages
 from penwright.model import HEAD, Model
+from penwright.model.transformer import EncoderOnly
 from penwright.model.weights import start_from, weights_for
+from penwright.run.checkpoints import Tensors
 from penwright.run.folder import Run
 from penwright.run.provenance import MAY_CHANGE, corpus_record
 from penwright.tasks import TASKS, AnyCorpus, kept_training_tokens, token_store
@@ -230,7 +233,7 @@ def start_from_base(
 ) -> bool:
     """Load the weights of the base model, if there is one, into the model. Return whether the model has a new head.
 
-    `run` is the run that is resumed, if any.
+    A regression model must know the scale of its scores. `run` is the run that is resumed, if any.
     """
     if recipe.finetuning is None:
         return False
@@ -238,7 +241,17 @@ def start_from_base(
     weights = base_weights(recipe, base, tokenizer)
     if base.card.labels != tuple(labels) or base.recipe.model.problem_type != recipe.model.problem_type:
         weights = {name: tensor for name, tensor in weights.items() if not name.startswith("output.")}
+    elif isinstance(model, EncoderOnly) and recipe.model.problem_type == "regression" and "output.weight" in weights:
+        weights = _with_scale(weights, base.weights()["scale"], model.scale)
     return start_from(model, weights, recipe.finetuning.base, HEAD if recipe.task == "classify" else ())
+
+
+def _with_scale(weights: Tensors, before: Tensor, now: Tensor) -> Tensors:
+    """Return the weights that predict the same scores if these are standardized with `now` instead of `before`."""
+    (old_mean, old_deviation), (mean, deviation) = before.double(), now.double()
+    bias = (weights["output.bias"] * old_deviation + old_mean - mean) / deviation
+    head = {"output.weight": weights["output.weight"] * old_deviation / deviation, "output.bias": bias}
+    return {**weights, **{name: tensor.float() for name, tensor in head.items()}}
 
 
 def origin_of_base(recipe: Recipe) -> dict[str, object]:

@@ -57,6 +57,10 @@ def make_context(
     training = token_store(recipe.task, corpus, tokenizer, corpus.labels, held_out=False)
     held_out = token_store(recipe.task, corpus, tokenizer, corpus.labels, held_out=True)
     model = make_model(recipe.task, tokenizer.vocab_size, recipe.model, len(corpus.labels), recipe.lora)
+    if isinstance(model, EncoderOnly):
+        _measure_labels(model, corpus)
+        if model.settings.balanced and is_new and recipe.finetuning is None:
+            model.output.get_parameter("bias").data.copy_(model.log_prior)
     needs_base = is_new or recipe.lora or (recipe.finetuning and recipe.finetuning.base_weight)
     has_new_head = bool(needs_base) and start_from_base(model, recipe, tokenizer, corpus.labels, run)
     if recipe.finetuning and recipe.finetuning.contrastive:
@@ -65,10 +69,6 @@ def make_context(
         freeze_embeddings(model)
     if isinstance(model, DecoderOnly) and is_new and recipe.training.bigram_init:
         start_from_bigrams(model, training.column("text").tokens)
-    if isinstance(model, EncoderOnly):
-        _measure_labels(model, corpus)
-        if model.settings.balanced and is_new and recipe.finetuning is None:
-            model.output.get_parameter("bias").data.copy_(model.log_prior)
     base = open_base(recipe).card if recipe.finetuning and is_new else None
     card = make_card(corpus, training, tokenizer, recipe.data, base)
     if joined().size == 1 or not _can_shard(recipe):  # otherwise, the trainer moves the model, or its shard
