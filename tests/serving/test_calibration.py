@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from penwright.run.folder import CALIBRATION, Run
+from penwright.workflows.load import open_run
 from penwright.workflows.optimize import calibrate
 
 
@@ -31,6 +32,8 @@ def test_calibration_of_an_earlier_checkpoint_is_not_cached_as_that_of_the_best(
     assert not (folder / CALIBRATION).exists()
     calibrate(folder)
     assert (folder / CALIBRATION).is_file()
+    run.save_finding(CALIBRATION, {"bins": [], "n": 1, "error": 0.5}, newest.step + 1)
+    assert calibrate(folder).n == 1 < calibrate(open_run(newest.folder)).n
 
 
 def test_missing_training_texts_give_a_note_instead_of_bins(call_api: Any, runs: Path) -> None:

@@ -77,7 +77,7 @@ async def calibration(registry: Registry, model: Name | None = None) -> Calibrat
 
     def measured() -> Calibration | str:
         try:
-            return calibrate(worker.opened.run.folder, worker.limits.device)
+            return calibrate(worker.opened, worker.limits.device)
         except DAMAGE as error:
             return str(error)
 

@@ -204,13 +204,18 @@ def kept_alignment(run: Run) -> AlignmentHead | None:
     return head
 
 
-def calibrate(folder: Path, device: str = "cpu") -> Calibration:
-    """Return how often a classifier is right at each level of confidence, measured once on held-out texts."""
-    torch_device, opened_run = usable_device(device), open_run(folder)
+def calibrate(run: Path | OpenedRun, device: str = "cpu") -> Calibration:
+    """Return how often a classifier is right at each level of confidence, on held-out texts.
+
+    It is measured once for the best model, and at each call for another checkpoint.
+    """
+    torch_device, opened_run = usable_device(device), run if isinstance(run, OpenedRun) else open_run(run)
     if not opened_run.recipe.gives_one_label:
+        folder = opened_run.run.folder
         raise UsageError(f"{folder} is not a classifier with one label for each text, so it cannot be calibrated")
     measured = _step_of(opened_run)
-    calibration = opened_run.run.finding(CALIBRATION, Calibration)
+    is_best = measured == opened_run.run.checkpoints.best_step()
+    calibration = opened_run.run.finding(CALIBRATION, Calibration) if is_best else None
     if calibration is None:
         context = evaluation_context(opened_run, open_corpus_of(opened_run), opened_run.model(), torch_device)
         calibration = classification.calibration(context)
