@@ -23,7 +23,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
-from penwright.data.globs import near_miss
 from penwright.errors import PenwrightError
 from penwright.languages import languages_between
 from penwright.text import WITHOUT_SPACES, is_mark
@@ -76,6 +75,8 @@ class Glossary:
         try:
             content = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
         except FileNotFoundError:
+            from penwright.data.globs import near_miss  # noqa: PLC0415 - translators load without data
+
             raise PenwrightError(f"there is no glossary {path}{near_miss(path)}") from None
         except OSError as error:
             raise PenwrightError(f"the glossary {path} cannot be read: {error.strerror}") from None
