@@ -23,7 +23,8 @@ from penwright.run.checkpoint_folder import CheckpointFolder
 from penwright.run.folder import BASELINES, CORPUS, Run
 from penwright.run.provenance import CorpusRecord
 from penwright.run.records import is_overfitted
-from penwright.tasks import TASKS, RunContext, generation, reading_of, translation
+from penwright.tasks import TASKS, RunContext, generation, reading_of, token_store, translation
+from penwright.tokenizers.training import train_tokenizer
 from penwright.training.auto.choices import Plan
 from penwright.training.observers import Observer
 from penwright.training.progress import LineProgress
@@ -334,6 +335,23 @@ def test_a_corpus_with_another_seed_or_other_recordedis_not_unchanged(tmp_path: 
     for recorded in ({"columns": same.roles}, {}):  # earlier versions named the columns in notes only
         record = CorpusRecord.model_validate({**stored, **recorded})
         assert [is_trained_on(record, corpus) for corpus in (same, *others)] == [True, False, False]
+
+
+def test_text_that_changes_while_it_is_read_is_refused_and_not_cached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENWRIGHT_CACHE", str(tmp_path / "cache"))
+    rows, path = [f"word {n}\tWort {n}\n" for n in range(80)], tmp_path / "pairs.tsv"
+    tokenizer = train_tokenizer("characters", rows, 100)
+    for changed in (True, False):
+        path.write_text("en\tde\n" + "".join(rows), encoding="utf-8")
+        corpus = open_pairs([path], ReadingOptions(Columns(source="en", target="de")))
+        if changed:
+            path.write_text("en\tde\n" + "".join(reversed(rows)), encoding="utf-8")
+            with pytest.raises(PenwrightError, match=r"pairs\.tsv changed while it was read"):
+                token_store("translate", corpus, tokenizer, (), held_out=False)
+        else:
+            assert token_store("translate", corpus, tokenizer, (), held_out=False).n_rows == corpus.n_training
 
 
 @pytest.mark.parametrize("moved", ["../moved/novel.txt", ["../moved/novel.txt"]], ids=["a file", "a list"])

@@ -7,6 +7,7 @@ all kinds share `labelled.py`; each kind of labels is scored by a module of its 
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from shutil import rmtree
 from typing import Protocol, runtime_checkable
 
 from penwright.config import Recipe, Task
@@ -16,7 +17,7 @@ from penwright.data.store import TokenStore, cached_store, open_store, store_key
 from penwright.data.store_writer import Cell, write_store
 from penwright.errors import PenwrightError
 from penwright.evaluation.scores import Sample, Score
-from penwright.storage import cache_folder
+from penwright.storage import cache_folder, sha256_of
 from penwright.tasks import chat, classification, encoding, generation, labelled, multi_label, regression, translation
 from penwright.tasks.context import AnyCorpus, AnyPart, RunContext, make_card, reading_of
 from penwright.tokenizers import Tokenizer
@@ -114,6 +115,12 @@ def token_store(
         if corpus.text_pairs:
             rows = ((text_in_pieces(str(text), tokenizer), *labels) for text, *labels in rows)
         write_store(folder, data.TEXT_COLUMNS, rows, tokenizer, key, data.LABEL_COLUMNS)
+        for file in corpus.files:  # copies cannot change
+            if not file.copy and (path := Path(file.path)).is_file() and sha256_of(path.resolve()) != file.sha256:
+                rmtree(folder)
+                raise PenwrightError(
+                    f"{path} changed while it was read. Run the same command again when it is complete, or pass a copy"
+                )
 
     return cached_store(cache_folder("tokens"), key, build)
 
