@@ -1,15 +1,18 @@
 import json
 import os
 import resource
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from pydantic import BaseModel, NonNegativeInt
+from safetensors.torch import load_file
 
 from penwright.errors import PenwrightError, PenwrightWarning
-from penwright.run.checkpoints import DamagedCheckpoint
+from penwright.run import checkpoints
+from penwright.run.checkpoints import Checkpoint, DamagedCheckpoint, Tensors
 from penwright.run.folder import Run
 from penwright.storage import write_atomically, write_output
 
@@ -231,6 +234,22 @@ def test_records_after_the_resumed_step_are_deleted(run: Run) -> None:
     run.delete_after(20)
     assert [record["step"] for record in run.records("metrics.jsonl")] == [10, 20]
     assert all(json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().strip().split("\n"))
+
+
+def test_checkpoint_that_is_deleted_while_it_is_loaded_is_replaced_by_another(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(path: Path) -> Tensors:
+        if path.parent.name.endswith("2"):
+            shutil.rmtree(path.parent)
+            raise RuntimeError(f"unable to open file <{path}> in read-only mode")  # as torch does
+        return load_file(path)
+
+    monkeypatch.setattr(checkpoints, "load_file", load)
+    save(run, 1)
+    save(run, 2)
+    weights, warnings = run.checkpoints.read_newest(Checkpoint.weights)
+    assert torch.equal(weights["w"], WEIGHTS["w"]) and not warnings
 
 
 def test_resuming_deletes_partial_checkpoints(run: Run) -> None:

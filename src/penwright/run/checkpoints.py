@@ -276,3 +276,8 @@ def _load(path: Path) -> Tensors:
         return load_file(path)
     except (OSError, SafetensorError) as error:
         raise DamagedCheckpoint(f"{path} cannot be read: {error}") from None
+    except RuntimeError:
+        if path.exists():
+            raise
+        # torch opens the file a second time: training may have deleted it meanwhile
+        raise DamagedCheckpoint(f"{path} is missing") from None
