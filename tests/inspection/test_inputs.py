@@ -1,21 +1,25 @@
 """What the inspector reads equals what the model reads in normal use, and nothing is cut or guessed in silence."""
 
 from collections.abc import Callable, Sequence
+from io import StringIO
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from penwright.classification.classifier import Classifier
+from penwright.cli.answers import draw, top_tokens
 from penwright.cli.questions import Questions
 from penwright.config import Table
 from penwright.errors import UsageError
-from penwright.inspection import Inspector, overview
+from penwright.inspection import Inspector, overview, view
 from penwright.inspection.inputs import Outcomes
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.checks import FOREIGN
 from penwright.tokenizers.foreign import ForeignTokenizer
 from penwright.tokenizers.training import train_tokenizer
+from penwright.views.pictures import render
 
 MakeInspector = Callable[..., Inspector]
 BERT: Table = {
@@ -162,6 +166,20 @@ def test_whole_context_is_read_without_a_start_token(without_start: Inspector) -
     assert len(without_start.read("abcdefgh" * 3).target) == 24
     (warning,) = without_start.warnings("abcdefgh" * 3 + "a")
     assert "first 24" in warning
+
+
+def test_first_token_without_a_score_is_shown(without_start: Inspector, make_inspector: MakeInspector) -> None:
+    found = without_start.token_scores("abc")
+    assert [token.text for token in found.unscored] == ["a"] and len(found.tokens) == len(found.log_probs) == 2
+    shown = view(found)
+    assert [token.text for token in shown.data["tokens"]] == ["a", "b", "c"]
+    assert b">a<" not in render("text", shown.data, ".svg"), "a picture has only bars"
+    console = Console(width=80, record=True, file=StringIO())
+    for drawn in (*draw(found, console), *top_tokens(found, console)):
+        console.print(drawn)
+    assert "abc" in console.export_text(clear=False) and "“a” has no surprisal" in console.export_text()
+    for whole in (make_inspector("generate").token_scores("abc"), without_start.token_scores("")):
+        assert whole.unscored == ()
 
 
 def test_empty_text_becomes_a_start_token(without_start: Inspector) -> None:

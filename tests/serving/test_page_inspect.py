@@ -128,6 +128,24 @@ def test_given_translation_is_inspected(visit: Any) -> None:
     page.wait_for_selector(".shown .pw-beside > .pw-passage:has-text('one'):not(:has-text('two'))")
 
 
+def test_gradients_are_offered_for_tokens_with_a_score_and_the_next(visit: Any) -> None:
+    script = """async () => {
+      const { TOOLS } = await import("/screens/inspect/tools.js");
+      const [controls, asked] = [document.createElement("div"), {}];
+      const data = { tokens: [{ text: "It" }, { text: " was" }], log_probs: { size: 1 } };
+      const ask = async (picture, extra) => ((asked[picture] = extra), { views: [{ data }] });
+      const state = { get: (_, usual) => usual, number: (_, usual) => usual };
+      const model = { kind: "writer", context_length: 9 };
+      const here = { model, state, controls, ask, draw: () => {}, gone: () => false };
+      await TOOLS.find(({ name }) => name === "gradients").show(here);
+      return [[...controls.querySelectorAll("option")].map((each) => each.text), asked.attribution.position];
+    }"""
+    options, position = visit("#/write").evaluate(script)
+    assert options == ["1 ␣was", "2 (next token)"] and position == 1, (
+        "a model without a start token predicts no first token"
+    )
+
+
 def test_saved_page_opens_without_a_server(visit: Any, open_html: Any, tmp_path: Path) -> None:
     page = visit("#/inspect?model=writer&text=It%20was&tool=lens")
     page.wait_for_selector(".shown .pw-lens")

@@ -44,11 +44,14 @@ def texts_of(tokens: Sequence[Token]) -> list[str]:
 @draw.register
 def _token_scores(result: TokenScores, console: Console) -> Drawn:
     """Draw the text, with each token coloured by its surprisal, and a legend."""
-    pieces = [
+    pieces = [ShadedToken(token.text, 0.0) for token in result.unscored]
+    pieces += [
         ShadedToken(token.text, -log_prob / MAX_SURPRISAL)
         for token, log_prob in zip(result.tokens, result.log_probs, strict=True)
     ]
     yield from shaded_text(pieces, console.width)
+    if result.unscored:
+        yield Text(f"“{label(result.unscored[0].text)}” has no surprisal: this model does not predict the first token")
     yield Text(
         f"surprisal (-log p): ▁ below 1 nat, one step higher per nat, █ at {MAX_SURPRISAL - 1} nats or more; "
         f"mean {result.loss:.3f} nats per token over {count(len(result.tokens), 'token')}"
@@ -58,7 +61,8 @@ def _token_scores(result: TokenScores, console: Console) -> Drawn:
 def top_tokens(result: TokenScores, console: Console) -> Drawn:
     """Draw a row for each token: probability, surprisal, rank, and the most likely tokens at its position."""
     alternatives = result.alternatives
-    rows = [
+    rows = [[label(token.text), "", "", "", ""] for token in result.unscored]
+    rows += [
         [label(token.text), f"{np.exp(log_prob):.3f}", f"{-log_prob:.2f}", str(rank), _shares(texts, shares)]
         for token, log_prob, rank, texts, shares in zip(
             result.tokens,

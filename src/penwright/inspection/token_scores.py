@@ -34,6 +34,7 @@ class TokenScores:
     entropies: Float64[np.ndarray, " positions"]  # -sum p log p over the vocabulary (entropy), in nats
     alternatives: TopPredictions  # the k most likely tokens at each position
     next: TopPredictions  # the most likely tokens after the end of the text
+    unscored: tuple[Token, ...] = ()  # the first token of a text, which a model without a start token does not predict
 
     @property
     def loss(self) -> float:
@@ -94,6 +95,7 @@ def token_scores_in_steps(
         torch.cat(entropies).numpy(),
         joined_predictions(first_choices),
         top_predictions(after.exp(), names, k),
+        tuple(token for token in reading.target[:1] if token.start < token.end),  # not a start token
     )
 
 

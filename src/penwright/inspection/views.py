@@ -115,8 +115,8 @@ def _lens(result: Lens) -> View:
 def _text(result: TokenScores) -> View:
     others = result.alternatives
     places = map(_choices, others.texts, others.ids, others.probabilities)
-    data = {**as_table(result), "alternatives": list(places)}
-    del data["next"]  # a separate view shows what follows the text
+    data = {**as_table(result), "tokens": (*result.unscored, *result.tokens), "alternatives": list(places)}
+    del data["next"], data["unscored"]  # a separate view shows what follows the text
     return View("text", data, heading="How likely each token was")
 
 

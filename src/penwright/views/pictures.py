@@ -247,8 +247,9 @@ def _ablation(figure: "Figure", data: Mapping[str, Any]) -> None:
 
 
 def _text(figure: "Figure", data: Mapping[str, Any]) -> None:
-    surprise = -np.asarray(data["log_probs"])
-    _bars(figure, [label(token) for token in data["tokens"][-len(surprise) :]], surprise, "surprisal, nats")
+    surprise, tokens = -np.asarray(data["log_probs"]), data["tokens"]
+    scored = tokens[len(tokens) - len(surprise) :]
+    _bars(figure, [label(token) for token in scored], surprise, "surprisal, nats")
 
 
 DRAWINGS: dict[str, Drawing] = {

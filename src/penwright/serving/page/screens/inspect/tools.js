@@ -80,7 +80,8 @@ const gradients = {
     if (model.kind !== "classifier") {
       const { views } = await ask("tokens", {}, { main: false });
       if (gone()) return;
-      const field = positions(model, views[0].data.tokens, state, look);
+      const { tokens, log_probs: scores } = views[0].data; // the first token of a text may have no score
+      const field = positions(model, tokens.slice(tokens.length - scores.size), state, look);
       controls.append(make("label", {}, "for the token ", field));
       extra.position = Number(field.value);
     }
