@@ -25,7 +25,7 @@ NEEDED = {  # advice on settings without a default
     "base": ": name the run to start from with --from RUN",
     "task": ": set it to generate, chat, translate, classify or encode",
 }
-NOT_A_TABLE = "must be a table of settings"
+NOT_A_TABLE = "must be a table of settings. Set one of its keys, as in TABLE.KEY=VALUE"
 IN_QUOTES = "In a shell, put single quotes around the whole setting"
 
 
