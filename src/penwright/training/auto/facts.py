@@ -12,10 +12,11 @@ CHARACTERS_PER_TOKEN = (2.4, 0.4)
 # In Chinese and Japanese: characters per token with a vocabulary of 1,024, and the increase for each doubling.
 CHARACTERS_PER_TOKEN_CJK = (1.05, 0.22)
 
-# Vocabulary of writers in Latin scripts for less than SMALL_TEXT bytes of text: at most OFTEN[0] * MB ** OFTEN[1] /
-# (training tokens per character) ** OFTEN[2], but not below FEWEST_PIECES. This was fitted to five novels. With a width
-# of 128 and five million training tokens, 384 was best for 0.8 MB, 1,024 or 2,048 for 1.8 to 2 MB, and 4,096 for 3.4 MB
-# (2,048 was nearly as good, and its steps are faster). The effect of more training is a guess.
+# Vocabulary of writers in alphabets for a text of less than SMALL_TEXT characters: at most OFTEN[0] * millions of
+# characters ** OFTEN[1] / (training tokens per character) ** OFTEN[2], but not below FEWEST_PIECES. This was fitted to
+# five novels in Latin script. With a width of 128 and five million training tokens, 384 was best for 0.8 million
+# characters, 1,024 or 2,048 for 1.8 to 2 million, and 4,096 for 3.4 million (2,048 was nearly as good, and its steps
+# are faster). The effect of more training is a guess. In Cyrillic, it holds for a novel of 0.9 million characters.
 OFTEN, FEWEST_PIECES, SMALL_TEXT = (1500.0, 0.7, 0.5), 384, 4e6
 
 
@@ -57,8 +58,8 @@ class Facts(NamedTuple):
 
     @property
     def is_small_novel(self) -> bool:
-        """Whether a writer trains on a small text in a Latin script."""
-        return self.task == "generate" and self.has_short_characters and self.n_bytes < SMALL_TEXT
+        """Whether a writer trains on a small text in an alphabet."""
+        return self.task == "generate" and not self.has_many_characters and self.n_characters < SMALL_TEXT
 
     def vocabulary(self, *, is_short: bool, tokens_per_character: float = 0.0) -> tuple[int, str]:
         """Return a vocabulary size for subwords, and the reason. `is_short` means that the budget is short.
@@ -78,7 +79,7 @@ class Facts(NamedTuple):
             return min(32_000, max(512, 8 * pieces)), f"for {size}, so that most words are single tokens"
         if self.is_small_novel and tokens_per_character:
             scale, growth, decay = OFTEN
-            most = scale * (text / 1e6) ** growth / tokens_per_character**decay
+            most = scale * (self.n_characters / 1e6) ** growth / tokens_per_character**decay
             if most < pieces:
                 reason = f"for {size}, which is read often: a small vocabulary delays overfitting"
                 return max(FEWEST_PIECES, int(most // 128) * 128), reason
