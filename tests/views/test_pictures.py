@@ -48,6 +48,11 @@ def test_svg_keeps_any_text_as_text() -> None:
         assert word in text, word
 
 
+def test_picture_of_a_long_lens_says_what_it_shows() -> None:
+    short, long = (pictures.render("lens", samples.lens(1, n), ".svg").decode() for n in (24, 25))
+    assert "the first 24 of 25 positions" in long and "positions" not in short
+
+
 def test_picture_contains_the_colour_of_weight_one() -> None:
     from PIL import Image
 

@@ -189,6 +189,8 @@ def _lens(figure: "Figure", data: Mapping[str, Any]) -> None:
     figure.set_size_inches(1.2 + 0.62 * positions, 0.9 + 0.28 * n_layers)
     axes = figure.subplots()
     image(axes, probability)
+    if positions < len(data["tokens"]):
+        axes.set_title(f"the first {positions} of {len(data['tokens'])} positions", fontsize=9, loc="left")
     names = [f"layer {layer - 1}" if layer else "embedding" for layer in range(n_layers)][::-1]
     _tokens(axes, names, [label(token, 12) for token in data["tokens"][:24]])
     for (row, column), share in np.ndenumerate(probability):
