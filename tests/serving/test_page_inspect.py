@@ -130,20 +130,30 @@ def test_given_translation_is_inspected(visit: Any) -> None:
 
 def test_gradients_are_offered_for_tokens_with_a_score_and_the_next(visit: Any) -> None:
     script = """async () => {
-      const { TOOLS } = await import("/screens/inspect/tools.js");
+      const { toolsFor } = await import("/screens/inspect/tools.js");
       const [controls, asked] = [document.createElement("div"), {}];
       const data = { tokens: [{ text: "It" }, { text: " was" }], log_probs: { size: 1 } };
       const ask = async (picture, extra) => ((asked[picture] = extra), { views: [{ data }] });
       const state = { get: (_, usual) => usual, number: (_, usual) => usual };
       const model = { kind: "writer", context_length: 9 };
       const here = { model, state, controls, ask, draw: () => {}, gone: () => false };
-      await TOOLS.find(({ name }) => name === "gradients").show(here);
+      await toolsFor(model).find(({ name }) => name === "gradients").show(here);
       return [[...controls.querySelectorAll("option")].map((each) => each.text), asked.attribution.position];
     }"""
     options, position = visit("#/write").evaluate(script)
     assert options == ["1 ␣was", "2 (next token)"] and position == 1, (
         "a model without a start token predicts no first token"
     )
+
+
+def test_encoder_without_labels_is_opened_at_its_heads(visit: Any) -> None:
+    script = """async () => {
+      const { toolsFor } = await import("/screens/inspect/tools.js");
+      return [[], ["bad", "good"]].map((labels) => toolsFor({ kind: "classifier", labels }).map(({ name }) => name));
+    }"""
+    without, with_labels = visit("#/write").evaluate(script)
+    assert without == ["heads", "rollout", "arithmetic", "embeddings", "positions", "compare"]
+    assert with_labels[0] == "tokens" and set(without) < set(with_labels)
 
 
 def test_saved_page_opens_without_a_server(visit: Any, open_html: Any, tmp_path: Path) -> None:

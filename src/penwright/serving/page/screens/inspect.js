@@ -5,7 +5,7 @@ import { label } from "../views/tokens.js";
 import { askPacked, wasStopped } from "../api.js";
 import { saveMenu } from "../saving.js";
 import { aloneNote } from "../screens.js";
-import { TOOLS } from "./inspect/tools.js";
+import { toolsFor } from "./inspect/tools.js";
 
 const KEPT = 24; // number of cached answers: returning to a picture then needs no request
 
@@ -26,7 +26,7 @@ const MEANT = {
 
 /** @param {HTMLElement} element @param {import("../screens.js").Context} context */
 export function show(element, { model, models, state, signal, go, announce }) {
-  const tools = TOOLS.filter(({ kinds }) => !kinds || kinds.includes(model.kind));
+  const tools = toolsFor(model);
   const answers = new Map();
   const shown = { handles: [], asked: null, looking: null };
   const text = make("textarea", {

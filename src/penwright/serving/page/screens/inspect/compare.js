@@ -44,7 +44,8 @@ export const compare = {
   async show({ model, models, state, ask, draw, place, controls, look, gone }) {
     const rivals = models.filter(({ id, kind }) => kind === model.kind && id !== model.id);
     const beside = rivals.length && state.get("beside") === "model" ? "model" : "text";
-    const what = WHAT.some(([name]) => name === state.get("what")) ? state.get("what") : WHAT[0][0];
+    const offered = model.kind === "classifier" && !model.labels.length ? WHAT.slice(1) : WHAT; // an encoder predicts nothing
+    const what = offered.some(([name]) => name === state.get("what")) ? state.get("what") : offered[0][0];
     const set = (name) => (value) => (state.set({ [name]: value }), look());
     if (rivals.length) {
       const sides = [
@@ -54,7 +55,7 @@ export const compare = {
       controls.append(choices("Compare with", sides, beside, set("beside")));
     }
     controls.append(
-      choices("What to compare", WHAT, what, set("what")),
+      choices("What to compare", offered, what, set("what")),
       beside === "model" ? modelField(state, rivals, look) : textField(model, state, look),
     );
     if (beside === "text" && !state.get("other_text"))

@@ -125,7 +125,7 @@ const position = {
 };
 
 /** All tools, in the order of the tabs. */
-export const TOOLS = [
+const TOOLS = [
   { ...tokens, kinds: ["writer", "translator"] },
   { ...labels, kinds: ["classifier"] },
   model,
@@ -142,3 +142,12 @@ export const TOOLS = [
   position,
   compare,
 ];
+
+const EXPLAIN = ["tokens", "model", "lens", "gradients", "parts", "patching", "ablation"]; // names of tools that explain a prediction
+
+/** The tools for a model. An encoder without labels predicts nothing that could be explained. */
+export const toolsFor = ({ kind, labels }) =>
+  TOOLS.filter(
+    ({ kinds, name }) =>
+      (!kinds || kinds.includes(kind)) && (kind !== "classifier" || labels.length > 0 || !EXPLAIN.includes(name)),
+  );
