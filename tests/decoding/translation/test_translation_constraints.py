@@ -2,7 +2,7 @@
 
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import pytest
@@ -13,17 +13,20 @@ from penwright.decoding.hypotheses import Hypothesis
 from penwright.model.transformer import EncoderDecoder
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.training import train_tokenizer
+from penwright.translation.constraints import revision
 from penwright.translation.constraints.glossary import Entry, Glossary
 from penwright.translation.constraints.protection import Protection
 from penwright.translation.constraints.requirements import (
     NO_DRAFT,
     Constraint,
     Constraints,
+    TargetWord,
     constraint_results,
     constraints_of,
     find_span,
     find_spans,
 )
+from penwright.translation.constraints.revision import HiddenSource, Scorer, words_of
 from penwright.translation.translator import Translator
 
 TEXT = "the dog sees a cat near his house and the cat runs away from it, so he barks. " * 3
@@ -196,6 +199,18 @@ def test_translation_starts_with_its_prefix(translator: Translator) -> None:
     assert first.text.startswith("a house") and occurrences("barker", first.text)
     assert second == translator.translate(["a cat"])[0]
     assert re.match(r"barks(?![\w-])", third.text)
+
+
+@pytest.mark.parametrize("prefix", ["a house", "a house "])
+def test_no_word_of_the_prefix_is_replaced_by_a_term(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch, prefix: str
+) -> None:
+    def last_of_prefix(scorer: Scorer, pairs: Sequence[HiddenSource], _: object) -> list[TargetWord | None]:
+        return [words_of(pair.target, scorer.tokenizer)[1] for pair in pairs]
+
+    monkeypatch.setattr(revision, "replaced_words", last_of_prefix)
+    (found,) = translator.translate(["the dog"], prefixes=prefix, constraints=glossary(dog="barker"))
+    assert occurrences("house", found.text) and occurrences("barker", found.text), found.text
 
 
 def test_translation_never_contains_a_line_break(

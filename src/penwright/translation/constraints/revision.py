@@ -129,9 +129,18 @@ class Revision:
         ]
         words = iter(replaced_words(self._scorer, pairs, seen))
         return [
-            _draft({constraint: next(words) for constraint in constraints}, words_of(target, self._tokenizer), result)
-            for target, constraints, result in zip(targets, missed, results, strict=True)
+            _draft(
+                {constraint: self._after_prefix(segment, next(words)) for constraint in constraints},
+                words_of(target, self._tokenizer),
+                result,
+            )
+            for segment, target, constraints, result in zip(segments, targets, missed, results, strict=True)
         ]
+
+    def _after_prefix(self, segment: Segment, word: TargetWord | None) -> TargetWord | None:
+        """Return the word, or None if it is in the prefix, which must not be replaced."""
+        n_prefix = len(self._tokenizer.target.encode(segment.prefix.strip()))
+        return word if word is not None and word.first >= n_prefix else None
 
     def swapped(
         self,
@@ -160,14 +169,9 @@ class Revision:
         return [scored_hypothesis(target, next(scored), length_penalty) if target else None for target in targets]
 
     def _swap(self, constrained: ConstrainedSegment, tokens: Sequence[int]) -> list[int]:
-        """Swap required words into the tokens. Return [] if a word's place is unknown, used twice or in the prefix."""
+        """Swap required words into the tokens. Return [] if a word's place is unknown or used twice."""
         spots = constrained.draft.spots
-        n_prefix = len(constrained.guide.prefix) if constrained.guide else 0
-        if (
-            any(word.first < n_prefix for _, word in spots)
-            or len(spots) < len(constrained.draft.missed)
-            or len({word.first for _, word in spots}) < len(spots)
-        ):
+        if len(spots) < len(constrained.draft.missed) or len({word.first for _, word in spots}) < len(spots):
             return []
         swapped = list(tokens)
         for constraint, word in sorted(spots, key=lambda spot: -spot[1].first):
