@@ -137,6 +137,18 @@ def test_term_is_a_whole_word_at_the_token_limit(
         assert re.findall(r"\bab\b", letters.decode(best.tokens))
 
 
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_long_form_is_not_begun_when_only_a_short_form_fits(
+    translating_model: Callable[..., EncoderDecoder], beam_size: int
+) -> None:
+    model, forms = translating_model(output_bias=True), ((11, 12, 13, 14), (15,))
+    model.output.bias.data[11] = 20.0  # the first token of the long form is the likeliest everywhere
+    automaton = ConstraintAutomaton([RequiredTerm(forms, forms, forms)], EveryTokenIsAWord())
+    for limit in range(2, 9):
+        best, *_ = search(model, [automaton], [limit], BeamSettings(beam_size))[0]
+        assert any(count(best.tokens, form) for form in forms), best
+
+
 def test_term_can_be_required_twice_in_any_form(translating_model: Callable[..., EncoderDecoder]) -> None:
     forms = ((11, 12), (13,))
     automaton = ConstraintAutomaton([RequiredTerm(forms, forms, forms, times=2)], EveryTokenIsAWord())

@@ -160,7 +160,7 @@ class ConstrainedBeams:
         tokens = [*likely, *(token for token in prospects.wanted if token not in likely)]
         if not prospects.needed_anew:
             return tokens
-        if self._fits(prospects.needed_anew, length + 1):
+        if self._fits(prospects.needed_anew + self.guide.excess, length + 1):
             return tokens  # whichever token comes next, the missing terms still fit within the limit
         in_time = [t for t in tokens if self._fits(self._needed_after(stage, t), length + 1)]
         return in_time or tokens  # if no candidate leaves enough room, the term is abandoned and begins again

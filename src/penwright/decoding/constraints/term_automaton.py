@@ -180,6 +180,12 @@ class ConstraintAutomaton:
         soft = [term for term in self.terms if not term.is_hard]
         return fsum(term.bias * term.times * max(map(len, term.forms + term.first)) for term in soft)
 
+    @cached_property
+    def excess(self) -> int:
+        """The maximum number of tokens by which a form of a required term is longer than the shortest form."""
+        hard = [term for term in self.terms if term.is_hard]
+        return max((max(map(len, term.forms + term.bare + term.first)) - term.shortest for term in hard), default=0)
+
     def _find_prospects(self, state: State) -> Prospects:
         """Return the tokens and terms that a state permits, forbids and requires next."""
         settled, beginnings = self._remaining_after_word(state), self._beginnings[state.after]
