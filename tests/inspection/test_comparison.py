@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penwright.cli.questions import draw_compared
 from penwright.config import Task
 from penwright.errors import UsageError
 from penwright.inspection import Inspector
@@ -109,6 +110,16 @@ def test_tokens_that_cut_characters_differently_are_compared(make_inspector: Mak
         found = compare(one, other)
         assert found.first_texts == found.second_texts and "".join(found.first_texts) == text
         assert not np.isnan(found.differences).any() and len(found.differences) > 2
+
+
+def test_labels_are_compared_by_name() -> None:
+    one, two = (TokenNlls(names, np.arange(1.0, 3.0), are_labels=True) for names in (["neg", "pos"], ["pos", "negpos"]))
+    found = compare(one, two)
+    assert rows(found) == [("neg", ""), ("pos", "pos"), ("", "negpos")]
+    np.testing.assert_array_equal(found.differences, [np.nan, -1, np.nan])
+    assert np.isnan(found.sums).all(), "the surprisals of labels have no meaningful sum"
+    (title, _) = draw_compared(found, ("one", "two"))
+    assert str(title) == "surprisal in nats"
 
 
 def test_heads_are_compared_by_name_and_missing_ones_are_nan(make_inspector: MakeInspector) -> None:

@@ -191,7 +191,8 @@ def draw_head(result: AttentionMaps, head: Head, console: Console) -> Drawn:
 def draw_compared(result: Comparison, names: tuple[str, str]) -> Drawn:
     """Draw a table that compares two texts or models: the surprisal of each token in both, and the difference."""
     one, other = result.sums
-    yield Text(f"surprisal in nats: {names[0]} {one:.3f}, {names[1]} {other:.3f}, difference {other - one:+.3f}")
+    total = "" if isnan(one) else f": {names[0]} {one:.3f}, {names[1]} {other:.3f}, difference {other - one:+.3f}"
+    yield Text(f"surprisal in nats{total}")
     rows = [
         [
             label(texts[0]),

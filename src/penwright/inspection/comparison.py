@@ -23,6 +23,7 @@ class TokenNlls(NamedTuple):
     texts: Sequence[str]
     nats: Float[np.ndarray, " pieces"]  # surprisals in nats
     spelling: Sequence[bytes] = ()  # the part of the text that each token stands for, in UTF-8; empty: as in `texts`
+    are_labels: bool = False  # whether `texts` are the labels of a classifier
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Comparison:
     first: Float64[np.ndarray, " rows"]  # surprisals in nats; NaN where the first text has no token
     second: Float64[np.ndarray, " rows"]
     differences: Float64[np.ndarray, " rows"]  # surprisals of the second text minus those of the first
-    sums: tuple[float, float]  # total surprisal of each text, in nats
+    sums: tuple[float, float]  # total surprisal of each text, in nats; NaN for labels, of which only one is true
 
 
 @dataclass(frozen=True)
@@ -54,11 +55,13 @@ def compare(first: TokenNlls, second: TokenNlls) -> Comparison:
     """Align the surprisals of two texts.
 
     Identical texts, which may have different tokens, are split wherever a token ends in both. Different texts are
-    aligned by their longest common sequences of tokens. Raises UsageError if the differences are too long to align.
+    aligned by their longest common sequences of tokens. Labels are paired by name. Raises UsageError if the differences
+    are too long to align.
     """
+    labels = first.are_labels
     spelled = [list(side.spelling) or [text.encode() for text in side.texts] for side in (first, second)]
-    same = b"".join(spelled[0]) == b"".join(spelled[1])
-    spans = list(_same_ends(*spelled) if same else _shared(first.texts, second.texts))
+    same = not labels and b"".join(spelled[0]) == b"".join(spelled[1])
+    spans = list(_same_ends(*spelled) if same else (_by_name if labels else _shared)(first.texts, second.texts))
     columns = zip(*spans, strict=True) if spans else ((), ())
     sides = (
         (
@@ -68,8 +71,16 @@ def compare(first: TokenNlls, second: TokenNlls) -> Comparison:
         for side, pieces, chosen in zip((first, second), spelled, columns, strict=True)
     )
     (first_texts, ours), (second_texts, theirs) = sides
-    sums = float(first.nats.sum()), float(second.nats.sum())
+    sums = (float("nan"),) * 2 if labels else (float(first.nats.sum()), float(second.nats.sum()))
     return Comparison(first_texts, second_texts, ours, theirs, theirs - ours, sums)
+
+
+def _by_name(first: Sequence[str], second: Sequence[str]) -> Spans:
+    """Pair equal labels, in the order of the first classifier; labels of only one of them are alone."""
+    for name in dict.fromkeys((*first, *second)):
+        places = (texts.index(name) if name in texts else None for texts in (first, second))
+        one, other = (slice(0, 0) if place is None else slice(place, place + 1) for place in places)
+        yield one, other
 
 
 def _same_ends(first: Sequence[bytes], second: Sequence[bytes]) -> Spans:

@@ -130,7 +130,7 @@ class Inspector:
     def token_nlls(self, text: str, target: str | None = None) -> TokenNlls:
         """Return the surprisal (-log p) of each token, or of each label of a classifier."""
         if self.kind == "classifier":
-            return TokenNlls(self.outcome.names, -label_log_probs(self.model, self.read(text)))
+            return TokenNlls(self.outcome.names, -label_log_probs(self.model, self.read(text)), are_labels=True)
         scored = self.token_scores(text, target, k=1)
         texts, spelled = [token.text for token in scored.tokens], spelling(self.tokenizer.target, scored.tokens)
         return TokenNlls(texts, -scored.log_probs, spelled)

@@ -57,6 +57,7 @@ function build(root, data, { measure = MEASURES[0][0] }) {
   }
   function sum(side) {
     const [one, other] = data.sums;
+    if (!Number.isFinite(one)) return ""; // labels have no sum
     return side === "first" ? ` ${number(one)} nats` : ` ${number(other)} nats (${known(other - one, true)})`;
   }
   function paint() {
