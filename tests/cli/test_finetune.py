@@ -274,6 +274,7 @@ def test_contrastive_fine_tuning_learns_few_labels(
     made = penwright("train", corpora / "labels.csv", "--run", run, *options)
     assert made.returncode == 0, made.stderr
     assert "contrastive fine-tuning (" in made.stderr and "before fine-tuning" not in made.stderr
+    assert "tunes the encoder contrastively" in made.stderr and "goes through the text" not in made.stderr
     assert "linear classifier of n-grams: 100.0 % correct in the same cross-validation" in made.stderr
     assert "held-out texts: too few to tell" in made.stderr and "00:00 left" in made.stderr
     assert [record["step"] for record in Run(run).records("metrics.jsonl")] == [0]

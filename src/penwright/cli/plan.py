@@ -27,7 +27,7 @@ from penwright.cli.options import (
     settings_of,
     training_flags,
 )
-from penwright.cli.plan_report import plan_as_record, plan_in_words
+from penwright.cli.plan_report import passes_in_words, plan_as_record, plan_in_words
 from penwright.errors import Undecided, UsageError
 from penwright.text import amount, duration, in_words
 
@@ -98,7 +98,7 @@ def command(
         print_json({**plan_as_record(prepared), "outlook": outlook._asdict(), **others, **record})
         return
     print(*plan_in_words(prepared), sep="\n")
-    print(f"training goes through the text about {amount(prepared.plan.epochs, 'time')}")
+    print(f"training {passes_in_words(plan)}")
     print(*_forecast_in_words(outlook, prepared.plan.recipe.training.minutes), sep="\n")
     if estimate and gpus:
         print(*_estimate_in_words(estimate, plan, f"{gpus} {gpu}"), sep="\n")

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penwright.config import Table, TrainingSettings
+    from penwright.training.auto.choices import Plan
     from penwright.workflows.plan import Prepared
 
 Form = Literal["plan", "json", "recipe"]  # what to print in a dry run (without training)
@@ -100,12 +101,19 @@ def plan_in_brief(prepared: "Prepared") -> "Iterator[str]":
     n_tokens = f", {count(tokenizer.vocab_size, 'token')}" if tokenizer.vocab_size else ""
     yield f"tokenizer: {f'from {tokenizer.from_}' if tokenizer.from_ else tokenizer.type}{n_tokens}"
     yield f"model: {f'{recipe.model.size}, ' if recipe.model.size else ''}{plan.size.parameters:,} parameters"
-    yield f"training: {_budget(recipe.training)}; goes through the text about {amount(plan.epochs, 'time')}"
+    yield f"training: {_budget(recipe.training)}; {passes_in_words(plan)}"
     device, _, *others = machine.reasons
     yield f"machine: {device}; precision {str(machine.precision).removeprefix('torch.')}"
     yield from (f"machine: {other}" for other in others)
     yield from _problems(prepared)
     yield "--why also prints all other choices, with the reasons"
+
+
+def passes_in_words(plan: "Plan") -> str:
+    """Say how often training goes through the text, or that contrastive fine-tuning replaces ordinary training."""
+    if plan.recipe.finetuning and plan.recipe.finetuning.contrastive:
+        return "fits a head, and tunes the encoder contrastively if this helps"
+    return f"goes through the text about {amount(plan.epochs, 'time')}"
 
 
 def _budget(training: "TrainingSettings") -> str:
