@@ -58,8 +58,7 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of the text, without special tokens. A lone surrogate is encoded as U+FFFD."""
-        ids: list[int] = self.encode_ragged([text]).tokens.tolist()
-        return ids
+        return list(self.encode_ragged([text]).tokens.tolist())
 
     def encode_after_special(self, text: str) -> list[int]:
         """Encode a text that follows a special token. Some imported tokenizers add no space before such a text."""
@@ -261,16 +260,12 @@ def _is_well_formed(text: str) -> bool:
 
 
 class TextStream:
-    """An incremental decoder that returns text as soon as its characters are complete.
-
-    `before` are tokens that precede the text; the first character of the text may begin in them.
-    """
+    """An incremental decoder that returns text when its characters are complete. The first may begin in `before`."""
 
     def __init__(self, tokenizer: Tokenizer, before: Sequence[int] = ()) -> None:
         self._tokenizer = tokenizer
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        for token_id in before:
-            self.push(token_id)
+        self._decoder.decode(b"".join(map(tokenizer.token_bytes, before)))
 
     def push(self, token_id: int) -> str:
         """Return the text that this token completes; "" while bytes of a character are missing."""
