@@ -213,6 +213,11 @@ def test_no_word_of_the_prefix_is_replaced_by_a_term(
     assert occurrences("house", found.text) and occurrences("barker", found.text), found.text
 
 
+def test_prefix_may_repeat_a_required_span(translator: Translator) -> None:
+    (found,) = translator.translate(["a 5 kg dog"], prefixes="5 kg, 5 kg ")
+    assert re.match(r"5 kg, 5 kg\b", found.text)
+
+
 def test_translation_never_contains_a_line_break(
     translating_model: Callable[..., EncoderDecoder], raw_bytes: Tokenizer
 ) -> None:

@@ -103,7 +103,7 @@ class ConstrainedBeams:
                 yield beam, [token for token in unfinished if token not in prospects.wanted]
             if prospects.barred:
                 yield beam, prospects.barred
-            if not prospects.may_end_word:
+            if not prospects.may_end_word and length > len(prefix):  # the user may repeat a term in the prefix
                 yield beam, ends
             if stage.state.closed or (self.guide.whole_prefix and length == len(prefix)):
                 yield beam, self.guide.borders.continues
