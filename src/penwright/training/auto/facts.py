@@ -42,11 +42,6 @@ class Facts(NamedTuple):
         """Whether the script has thousands of characters, like Chinese or Japanese."""
         return self.n_distinct > MANY_CHARACTERS and self.n_bytes > 2 * self.n_characters
 
-    @property
-    def has_short_characters(self) -> bool:
-        """Whether most characters take one byte in UTF-8, as in Latin scripts."""
-        return self.n_bytes < 1.5 * self.n_characters
-
     def tokens_in(self, kind: str, vocab_size: int) -> float:
         """Estimate the number of tokens in the text with this kind of tokenizer."""
         if kind == "bytes":

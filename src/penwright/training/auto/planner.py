@@ -96,8 +96,8 @@ class _Planner:
     def _prefers_characters(self) -> bool:
         """Return whether a text-generating model should use characters, not subwords.
 
-        Characters did better in experiments with small texts, and in scripts other than Latin also with medium-sized
-        texts and many epochs. Return False if the settings have a tokenizer type or a vocabulary size.
+        Characters did better in experiments with small texts, and in scripts with thousands of characters also with
+        medium-sized texts and many epochs. Return False if the settings have a tokenizer type or a vocabulary size.
         """
         facts, requested = self.facts, self.choices.section("tokenizer")
         are_odd = facts.n_distinct > MANY_CHARACTERS and not facts.has_many_characters
@@ -106,7 +106,7 @@ class _Planner:
         if facts.n_characters < 500_000:
             return True
         is_small = facts.n_characters < 1_200_000 and not self.capacity.is_short
-        return is_small and not facts.has_short_characters and self.capacity.tokens_per_character >= CHARACTER_EPOCHS
+        return is_small and facts.has_many_characters and self.capacity.tokens_per_character >= CHARACTER_EPOCHS
 
     def _choose_batch(self) -> None:
         is_short, of_pretrained = self.capacity.is_short, 512 if self.choices.section("lora") else 1024
