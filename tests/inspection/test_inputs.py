@@ -135,6 +135,12 @@ def test_source_that_is_cut_keeps_its_language_and_end_token(make_inspector: Mak
     assert "first 22" in inspector.warnings("ab" * 50)[0]
 
 
+@pytest.mark.parametrize("option", ["sort", "arithmetic", "ablate", "patch"])
+def test_empty_options_are_refused(make_inspector: MakeInspector, option: str) -> None:
+    with pytest.raises(UsageError):
+        Questions(make_inspector("generate"), "abc", None).asked({option: ""}, None, None)[0].find()
+
+
 def unigram(*pieces: str) -> Table:
     splitter = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
     model = {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0], *([piece, -1.0] for piece in pieces)]}

@@ -138,9 +138,9 @@ def command(
     """
     if output is not None and output.suffix.lower() not in ENDINGS:
         raise UsageError(f"{output} has no known file type. -o writes {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
-    if not (attribute or parts or paths or patch or whole):
+    if not (attribute or parts or paths or patch is not None or whole):
         refuse_unused({"--position": position}, "without --attribute, --parts, --paths, --patch or --whole")
-    if not patch:
+    if patch is None:
         refuse_unused({"--patch-kind": patch_kind}, "without --patch")
     options = {"top": top, "sort": sort, "head": head, "arithmetic": arithmetic, "alignment": alignment, "beams": beams}
     options |= {"rollout": rollout, "lens": lens, "attribute": attribute, "ablate": ablate}

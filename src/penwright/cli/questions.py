@@ -82,7 +82,11 @@ class Questions:
             "patch": patching,
             "whole": lambda _: self.whole(position),
         }
-        several = {name: value if isinstance(value, list) else [value] for name, value in options.items() if value}
+        several = {
+            name: value if isinstance(value, list) else [value]
+            for name, value in options.items()
+            if value or value == ""
+        }
         return [question_about[name](value) for name, values in several.items() for value in values]
 
     def heads(self, statistic: str, shown: int | None = None) -> Question:
