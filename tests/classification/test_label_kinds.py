@@ -181,6 +181,9 @@ def test_labels_of_a_set_match_whatever_their_notation(tmp_path: Path) -> None:
     columns = Columns(label_kind=LabelKind("multi_label_classification", "|"), label="label")
     with pytest.raises(PenwrightError, match=r"films\.csv row 3: the label 'bad' does not occur in the training texts"):
         target_table(context, open_evaluation_labelled([path], ReadingOptions(columns)))
+    path = write(tmp_path / "others.csv", ["text", "label"], [["a film", "good"], ["a dull film", "good;Sci Fi"]])
+    with pytest.raises(PenwrightError, match=r"If ';' separates several labels: --set data\.label_separator=';'"):
+        target_table(context, open_evaluation_labelled([path], ReadingOptions(columns)))
 
 
 @pytest.mark.parametrize("seed", range(20))

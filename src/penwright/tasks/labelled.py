@@ -16,7 +16,7 @@ from penwright.classification.mixture import ENCODER_ALONE, LINEAR_ALONE, Weight
 from penwright.data.bucketing import LabelledBatches, TokenDropout
 from penwright.data.corpus import Labelled
 from penwright.data.labelled import open_evaluation_labelled, open_labelled
-from penwright.data.labels import label_matcher
+from penwright.data.labels import SEPARATORS, label_matcher
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
 from penwright.errors import PenwrightError
@@ -120,8 +120,17 @@ def target_table(context: RunContext, corpus: AnyCorpus) -> Float[Tensor, "value
         try:
             table[row, [index_of(label) for label in Labelled("", value).labels]] = 1
         except PenwrightError as error:
-            raise PenwrightError(f"{_location(corpus, value)}: {error}") from None
+            raise PenwrightError(f"{_location(corpus, value)}: {error}{_separator_hint(value, labels)}") from None
     return table
+
+
+def _separator_hint(value: str, labels: Sequence[str]) -> str:
+    """Return a hint if an unknown label consists of known labels and a separator; otherwise ""."""
+    match = label_matcher(labels)
+    for mark in SEPARATORS:
+        if mark in value and all(match(part.strip()) for part in value.split(mark)):
+            return f". If '{mark}' separates several labels: --set data.label_separator={quote(mark)}"
+    return ""
 
 
 def _location(corpus: AnyCorpus, value: str) -> str:
