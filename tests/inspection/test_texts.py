@@ -292,6 +292,13 @@ def test_beam_search_tree_joins_the_bytes_of_a_character(pieces: Tokenizer) -> N
     assert [node.text for node in nodes] == ["⟨c3⟩", "é", "é"]
 
 
+@pytest.mark.parametrize("text", ["abc\nabc", "abc def abc def ab. abc def abc def ab."])
+def test_beam_search_tree_of_several_parts_is_refused(make_inspector: MakeInspector, text: str) -> None:
+    with pytest.raises(UsageError, match="single sentence"):
+        make_inspector("translate").beams(text)
+    assert make_inspector("translate").beams(text[:3], 2).nodes
+
+
 def test_projection_of_planar_points_keeps_distances() -> None:
     rng = np.random.default_rng(0)
     flat = rng.normal(size=(20, 2)) * [5, 1] @ np.linalg.qr(rng.normal(size=(7, 2)))[0].T + 3

@@ -69,13 +69,9 @@ class Beams:
 
 def beams(translator: Translator, text: str, beam_size: int | None = None) -> Beams:
     """Return the beam search tree of a translated text. Raise UsageError if the model must split the text."""
-    tree = BeamTree()
-
-    def watch(source: int, extension: Extension) -> None:
-        if source != 0:
-            raise UsageError("a beam tree needs a single sentence: give one line that fits the context")
-        tree(source, extension)
-
+    tree, line = BeamTree(), text.strip()
+    if "\n" in line or len(translator.tokenizer.source(translator.tokenizer.encode(line))) > translator.reach:
+        raise UsageError("a beam tree needs a single sentence: give one line that fits the context")
     size = beam_size or translator.defaults.beam_size
-    translator.translate([text], beam_size=size, n_best=size, watch=watch)
+    translator.translate([text], beam_size=size, n_best=size, watch=tree)
     return Beams(tuple(tree.nodes(translator.tokenizer)))
