@@ -42,7 +42,7 @@ from penwright.cli.main import main
 from penwright.training.auto import throughput
 throughput.STEPS, throughput.MOST_TOKENS = 1, 256
 sys.executable = sys.argv[1]
-del sys.argv[1:4]  # the script, and -m penwright
+del sys.argv[1:5]  # the script, and -P -m penwright
 main()
 """
 REPLACED = ("minutes", "choices")  # parts of a request that with_few_steps() replaces
@@ -81,7 +81,7 @@ def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
             return False
 
     def start() -> "subprocess.Popen[bytes]":
-        command = [str(script), "-m", "penwright", "studio", str(folder), "--port", str(port), "--no-open"]
+        command = [str(script), "-P", "-m", "penwright", "studio", str(folder), "--port", str(port), "--no-open"]
         if not answers():
             started.append(subprocess.Popen([*command, "--set", "min_free_bytes=1"], env={**os.environ}))
         assert eventually(answers, 60)
