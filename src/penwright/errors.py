@@ -1,8 +1,10 @@
-"""Errors that the user can fix, with their exit codes; the warning class; optional packages; progress callbacks."""
+"""Errors that the user can fix, with exit codes and hints; the warning class; optional packages; progress callbacks."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib import import_module
+from pathlib import Path
 from shlex import quote
 from typing import Any
 
@@ -58,6 +60,17 @@ class Interrupted(PenwrightError):
 
 class PenwrightWarning(UserWarning):
     """A warning about a problem that is not fatal. The message names the problem, the place and the solution."""
+
+
+def near_miss(path: Path) -> str:
+    """Return a hint about a missing file: a similar name, or the remark that its folder does not exist."""
+    if not path.parent.is_dir():
+        return f": there is no folder {path.parent}"
+    names = [entry.name for entry in path.parent.iterdir()]
+    if split := [name for name in names if name.startswith(f"{path.name} ")]:
+        return f"; did you mean '{path.parent / split[0]}'? Put a name that contains spaces in quotes"
+    nearest = get_close_matches(path.name, names, n=1, cutoff=0.7)
+    return f"; did you mean {path.parent / nearest[0]}?" if nearest else ""
 
 
 def import_extra(module: str, extra: str, what: str) -> Any:

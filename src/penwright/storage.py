@@ -7,6 +7,7 @@ only files inside the folder itself are written or deleted.
 import hashlib
 import json
 import os
+import re
 import shutil
 import stat
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +26,7 @@ from penwright.errors import PenwrightError
 
 MAX_BYTES = 256 << 20  # maximum size of a file that is read into memory, in bytes
 MOST_IN_SMALL = 16 << 20  # maximum size of a small file (recipes, manifests, ...), in bytes
+TEMPORARY = re.compile(r".+\.tmp-\d+", re.ASCII)  # name of a file or folder that is still being written
 CACHE_ADVICE = "Set PENWRIGHT_CACHE to a folder that you can write to."
 _SAFELY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
@@ -145,7 +147,7 @@ def write_bytes_atomically(path: Path, content: bytes) -> None:
 
 
 def write_output(path: Path, content: bytes) -> None:
-    """Write a file that the user named, or raise PenwrightError. A link, a pipe or a device is written to."""
+    """Write a file that the user named, or raise PenwrightError. Links, pipes and devices are not replaced."""
     is_special = path.is_symlink() or (path.exists() and not path.is_file())  # such as /dev/stdout
     try:
         (Path.write_bytes if is_special else write_bytes_atomically)(path, content)
@@ -193,8 +195,7 @@ def temporaries_of(final: Path) -> list[Path]:
 
 def is_temporary(path: Path) -> bool:
     """Return whether the path is a temporary folder of saving(): a real folder named *.tmp-NUMBER."""
-    number = path.name.rpartition(".tmp-")[2]
-    return number.isascii() and number.isdigit() and is_real_folder(path)
+    return TEMPORARY.fullmatch(path.name) is not None and is_real_folder(path)
 
 
 def remove_folder(folder: Path) -> None:

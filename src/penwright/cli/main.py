@@ -57,7 +57,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {  # the commands, in the order of
 }
 FULL_MEMORY = "End other programs that use the GPU, choose a smaller model, or use the CPU (--device cpu)"
 GARBAGE = 50_000  # new objects per garbage collection; Python's default, 700, took a fifth of the startup time
-PLAIN = {  # typer's reasons, and ours
+PLAIN = {  # patterns in typer's error messages, and their replacements in plain words
     r"Input should be a valid number.*": "must be a number, such as 2.5",
     r"Input should be a valid integer.*": "must be a whole number, such as 2",
     r"Input should be ": "must be ",
@@ -183,6 +183,6 @@ def _show_warning(
 def _on_interrupt(number: int, frame: FrameType | None) -> NoReturn:
     """Handle SIGINT, SIGTERM and SIGHUP: print a message and exit with 130."""
     if number == getattr(signal, "SIGHUP", None):
-        signal.signal(number, signal.SIG_IGN)  # a closing terminal sends several, which must not end the clean-up
+        signal.signal(number, signal.SIG_IGN)  # a closing terminal sends several; ignore the others while cleaning up
     print("\npenwright: interrupted", file=sys.stderr)  # end the current line, which may be incomplete
     sys.exit(130)

@@ -1,8 +1,7 @@
-"""Patterns of paths, such as code/**/*.py, and hints about missing files."""
+"""Patterns of paths, such as code/**/*.py."""
 
 import re
 from collections.abc import Sequence
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -28,14 +27,3 @@ def matches_pattern(names: Sequence[str], parts: Sequence[str]) -> bool:
         fitting = {index for index in reached - stay if index < len(parts) and fnmatchcase(name, parts[index])}
         reached = stay | {index + 1 for index in fitting}
     return any(part == len(parts) or set(parts[part:]) == {"**"} for part in reached)
-
-
-def near_miss(path: Path) -> str:
-    """Return a hint about a missing file: a similar name, or the remark that its folder does not exist."""
-    if not path.parent.is_dir():
-        return f": there is no folder {path.parent}"
-    names = [entry.name for entry in path.parent.iterdir()]
-    if split := [name for name in names if name.startswith(f"{path.name} ")]:
-        return f"; did you mean '{path.parent / split[0]}'? Put a name that contains spaces in quotes"
-    nearest = get_close_matches(path.name, names, n=1, cutoff=0.7)
-    return f"; did you mean {path.parent / nearest[0]}?" if nearest else ""

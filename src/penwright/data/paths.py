@@ -8,11 +8,11 @@ from contextlib import suppress
 from glob import glob
 from pathlib import Path
 
-from penwright.data.globs import WILDCARD, matches_pattern, near_miss, split_pattern
+from penwright.data.globs import WILDCARD, matches_pattern, split_pattern
 from penwright.data.readers.archives import NON_DATA, archive_of, data_members, is_archive, members
 from penwright.data.readers.formats import TABLE_SUFFIXES, unpacked_name
 from penwright.data.splits import TESTS, VALIDATION, files_of_split, training_files
-from penwright.errors import PenwrightError
+from penwright.errors import PenwrightError, near_miss
 
 PLAIN_SUFFIXES = (".txt", ".md", ".text")
 SUBTITLE_SUFFIXES = (".srt", ".vtt", ".ass", ".ssa")

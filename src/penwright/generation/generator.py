@@ -258,7 +258,7 @@ class Generator:
         return plan_of(self.tokenizer, settings, prompts, self.end_ids, biases, check)
 
     def _text(self, prompt: Sequence[int]) -> str:
-        """Return the text of a prompt. A special token at its end, which has no text, becomes a line break."""
+        """Return the text of a prompt, with a line break in place of a special token at its end."""
         ends_word = len(prompt) > 0 and not self.tokenizer.token_bytes(prompt[-1])
         return self.tokenizer.decode(prompt) + "\n" * ends_word
 

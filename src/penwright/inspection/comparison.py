@@ -76,7 +76,7 @@ def compare(first: TokenNlls, second: TokenNlls) -> Comparison:
 
 
 def _by_name(first: Sequence[str], second: Sequence[str]) -> Spans:
-    """Pair equal labels, in the order of the first classifier; labels of only one of them are alone."""
+    """Pair equal labels, in the order of the first classifier. A label that only one classifier has stays unpaired."""
     for name in dict.fromkeys((*first, *second)):
         places = (texts.index(name) if name in texts else None for texts in (first, second))
         one, other = (slice(0, 0) if place is None else slice(place, place + 1) for place in places)

@@ -34,7 +34,7 @@ class TokenScores:
     entropies: Float64[np.ndarray, " positions"]  # -sum p log p over the vocabulary (entropy), in nats
     alternatives: TopPredictions  # the k most likely tokens at each position
     next: TopPredictions  # the most likely tokens after the end of the text
-    unscored: tuple[Token, ...] = ()  # the first token of a text, which a model without a start token does not predict
+    unscored: tuple[Token, ...] = ()  # the first token, if the model has no start token to predict it from
 
     @property
     def loss(self) -> float:

@@ -35,6 +35,7 @@ from penwright.run.checkpoints import EARLY, FIRST, Checkpoint, Record, first_pr
 from penwright.run.records import METRICS, SAMPLES, STEPS, delete_records_after, read_records
 from penwright.storage import (
     MOST_IN_SMALL,
+    TEMPORARY,
     UnsafeFile,
     open_plain,
     read_bytes,
@@ -53,7 +54,6 @@ STOP, STOPPED, LOCK = "stop", "stopped", "lock"
 LINEAR_FILE = "ngrams.safetensors"  # file with the linear classifier on n-grams, only in runs of classifiers
 BEFORE_TRAINING = {RECIPE, TOKENIZER, CHECKPOINTS, STOP, LOCK, LINEAR_FILE}  # files that may exist before training
 OURS = {*BEFORE_TRAINING, STEPS, METRICS, SAMPLES, STOPPED, TENSORBOARD}  # files of a run, except .json files
-TEMPORARY = re.compile(r".+\.tmp-\d+", re.ASCII)  # file that a killed process left behind while it was writing
 CHECKSUM = "# Checksum of the lines below: sha256 {}. If you change them by hand, delete this line.\n"
 
 

@@ -34,7 +34,7 @@ class StreamOptions(BaseModel):
 
 
 def _allow_null(schema: dict[str, Any]) -> None:
-    """Add to the schema that each field with a default may be null."""
+    """Let each field with a default be null in the schema, too."""
     for name, field in schema["properties"].items():
         if field.get("default") is not None:
             outer = {key: field.pop(key) for key in ("title", "default")}

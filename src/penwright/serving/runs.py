@@ -178,7 +178,7 @@ def folders(registry: ModelRegistry) -> dict[str, Path]:
     for location in registry.folders:
         for path in sorted(location.glob("*/recipe.toml")):
             folder = path.parent
-            if is_temporary(folder):  # a run that is just being imported or deleted
+            if is_temporary(folder):  # a run that is being imported or deleted
                 continue
             name = readable(folder)
             by_name[name if name not in by_name else f"{readable(location)}/{name}"] = folder

@@ -115,7 +115,7 @@ def token_store(
         if corpus.text_pairs:
             rows = ((text_in_pieces(str(text), tokenizer), *labels) for text, *labels in rows)
         write_store(folder, data.TEXT_COLUMNS, rows, tokenizer, key, data.LABEL_COLUMNS)
-        for file in corpus.files:  # copies cannot change
+        for file in corpus.files:  # a temporary copy cannot change
             if not file.copy and (path := Path(file.path)).is_file() and sha256_of(path.resolve()) != file.sha256:
                 rmtree(folder)
                 raise PenwrightError(

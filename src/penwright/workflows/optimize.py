@@ -67,7 +67,7 @@ def optimize(folder: Path, precision: Precision | None = None, say: Say = say_no
 
 
 def _step_of(opened_run: OpenedRun) -> int | None:
-    """Return the step of the model that is about to be measured. Training may find a better one meanwhile."""
+    """Return the step of the model to measure. Training may find a better model while it is measured."""
     return opened_run.checkpoint.step if opened_run.checkpoint else opened_run.run.checkpoints.best_step()
 
 

@@ -104,7 +104,7 @@ class SearchIndex:
             some = f"{len(new):,} of {len(hashes):,}" if len(new) < len(hashes) else f"{len(new):,}"
             self.say(f"embedding {some} lines, and caching their vectors in {folder.parent}")
         with saving(folder) as temporary, (temporary / VECTORS).open("wb") as file:
-            # written in order, since writing to mapped memory ends the process if the disk is full
+            # not through a memory map: if the disk is full, writing to it kills the process
             empty = np.lib.format.header_data_from_array_1_0(np.empty((0, width), np.float32))
             np.lib.format.write_array_header_1_0(file, {**empty, "shape": (len(hashes), width)})
             for begin in range(0, len(hashes), CHUNK):

@@ -46,7 +46,7 @@ def make_plan(facts: Facts, settings: Table, measure_throughput: MeasureThroughp
     size = capacity.size(recipe.model, capacity.vocab_size, recipe.training.tokens_at_once)
     epochs = capacity.epochs * (CONSISTENT_PACE if recipe.training.consistency and recipe.training.minutes else 1.0)
     is_contrastive = recipe.finetuning is not None and recipe.finetuning.contrastive
-    minutes_wanted = None if is_contrastive else capacity.minutes_wanted()  # which is that of ordinary training
+    minutes_wanted = None if is_contrastive else capacity.minutes_wanted()  # an estimate for ordinary training only
     expected = (epochs, minutes_wanted, epochs * capacity.corpus_tokens)
     return Plan(recipe, tuple(choices.made), size, *expected, capacity.vocab_size)
 

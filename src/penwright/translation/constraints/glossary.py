@@ -23,7 +23,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
-from penwright.errors import PenwrightError
+from penwright.errors import PenwrightError, near_miss
 from penwright.languages import languages_between
 from penwright.text import WITHOUT_SPACES, is_mark
 
@@ -75,8 +75,6 @@ class Glossary:
         try:
             content = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
         except FileNotFoundError:
-            from penwright.data.globs import near_miss  # noqa: PLC0415 - translators load without data
-
             raise PenwrightError(f"there is no glossary {path}{near_miss(path)}") from None
         except OSError as error:
             raise PenwrightError(f"the glossary {path} cannot be read: {error.strerror}") from None
@@ -192,7 +190,7 @@ def unquoted(cell: str) -> str:
 
 def are_column_names(first: str, second: str) -> bool:
     """Return whether two cells name the sides of a dictionary, or two languages."""
-    from penwright.data.readers.layout import SOURCE_NAMES, TARGET_NAMES  # noqa: PLC0415 - translators load without data
+    from penwright.data.readers.layout import SOURCE_NAMES, TARGET_NAMES  # noqa: PLC0415 - loading a translator needs no data
 
     cells, languages = (first.casefold(), second.casefold()), languages_between((first, second))
     roles = {cells, cells[::-1]} & {*product((*SOURCE_NAMES, "term", "word"), TARGET_NAMES)}
