@@ -55,7 +55,7 @@ class _Stopwatch(TrainerCallback):
 
 
 def language_model(path: Path, settings: dict[str, Any]) -> None:
-    """Print the characters per second of a Llama of these sizes, with the Trainer's fastest settings for a CPU."""
+    """Print the characters per second of a Llama of these sizes."""
     rows, context, steps = settings["rows"], settings["context"], settings["steps"]
     data = Windows(path.read_text(encoding="utf-8"), context, rows * steps)
     width = settings["d_model"]
@@ -69,7 +69,7 @@ def language_model(path: Path, settings: dict[str, Any]) -> None:
         tie_word_embeddings=True,
     )
     watch = _Stopwatch()
-    arguments = _arguments(rows, max_steps=steps, torch_compile=settings["compile"])
+    arguments = _arguments(rows, max_steps=steps, torch_compile=settings["compile"], bf16=settings["bf16"])
     Trainer(LlamaForCausalLM(config), arguments, train_dataset=data, callbacks=[watch]).train()
     times = np.diff(watch.ends[4:])
     print(json.dumps(rows * context / median(times.tolist())))

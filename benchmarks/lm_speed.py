@@ -1,6 +1,9 @@
 """Training speed in characters per second: nanoGPT, transformers' Trainer and Penwright, same layers, width and batch.
 
 Run: python -m benchmarks.lm_speed TEXT NANOGPT_CHECKOUT [ROUNDS]
+
+With "-" in place of the checkout, nanoGPT is left out. The Trainer's Llama has AdamW and no dropout. Penwright is
+measured so, too, and with its own choices: Muon, dropout of 0.2 and normalized queries and keys.
 """
 
 import json
@@ -12,12 +15,14 @@ from tempfile import TemporaryDirectory
 from benchmarks.ours import SETTLING, pace_in_new_process
 from benchmarks.peers import NanoGPT, run
 from benchmarks.report import Result, write_result
-from penwright.config import Table
+from penwright.config import Table, merge
 
 LAYERS, WIDTH, HEADS, CONTEXT, ROWS, STEPS = 6, 384, 6, 256, 16, 25
+LIKE_TRAINER: Table = {"model": {"dropout": 0.0, "qk_norm": False}, "optimizer": {"type": "adamw"}}
 OURS: dict[str, Table] = {
-    "penwright, float32, not compiled": {"precision": "float32", "compile": "off"},
-    "penwright, automatic settings": {"compile": "on"},
+    "penwright, float32, not compiled": {"training": {"precision": "float32", "compile": "off"}},
+    "penwright, automatic settings": {"training": {"compile": "on"}},
+    "penwright, AdamW, no dropout": merge(LIKE_TRAINER, {"training": {"compile": "on"}}),
 }
 
 
@@ -31,15 +36,19 @@ def main(text: Path, checkout: Path, rounds: int = 3) -> None:
 
     for number in range(rounds):
         for compiled in (False, True):
-            with TemporaryDirectory() as folder:
-                how = "compiled" if compiled else "not compiled"
-                note(f"nanoGPT, {how}", _nanogpt(text, checkout, folder, compiled))
-            note(f"transformers' Trainer, bf16, {how}", _trainer(text, compiled))
-        for name, training in OURS.items():
-            note(name, pace_in_new_process(_ours(text, training, seed=number)))
+            how = "compiled" if compiled else "not compiled"
+            if str(checkout) != "-":
+                with TemporaryDirectory() as folder:
+                    note(f"nanoGPT, {how}", _nanogpt(text, checkout, folder, compiled))
+            for bf16 in (False, True):
+                precision = "bfloat16" if bf16 else "float32"
+                note(f"transformers' Trainer, {precision}, {how}", _trainer(text, compiled, bf16))
+        for name, settings in OURS.items():
+            note(name, pace_in_new_process(merge(_ours(text, seed=number), settings)))
     results = [Result(name, {"characters/s": paces}) for name, paces in found.items()]
-    shape = f"{LAYERS} layers, d {WIDTH}, {HEADS} heads, context {CONTEXT}, {ROWS} rows per batch, dropout 0.2"
-    write_result("lm_speed", f"python -m benchmarks.lm_speed {text.name} nanoGPT {rounds}", results, shape)
+    shape = f"{LAYERS} layers, d {WIDTH}, {HEADS} heads, context {CONTEXT}, {ROWS} rows per batch"
+    command = f"python -m benchmarks.lm_speed {text.name} {'-' if str(checkout) == '-' else 'nanoGPT'} {rounds}"
+    write_result("lm_speed", command, results, shape)
 
 
 def _nanogpt(text: Path, checkout: Path, folder: str, compiled: bool) -> float:
@@ -50,14 +59,14 @@ def _nanogpt(text: Path, checkout: Path, folder: str, compiled: bool) -> float:
     return ROWS * CONTEXT / (median(time for _, time in steps[SETTLING:]) / 1000)
 
 
-def _trainer(text: Path, compiled: bool) -> float:
+def _trainer(text: Path, compiled: bool, bf16: bool) -> float:
     shape = {"n_layers": LAYERS, "d_model": WIDTH, "d_ff": 1024, "n_heads": HEADS, "context": CONTEXT}
-    given = json.dumps({**shape, "rows": ROWS, "steps": STEPS, "compile": compiled})
+    given = json.dumps({**shape, "rows": ROWS, "steps": STEPS, "compile": compiled, "bf16": bf16})
     done = run([sys.executable, "-m", "benchmarks.hf_trainer", "lm", text, given])
     return float(json.loads(done.lines[-1][1]))
 
 
-def _ours(text: Path, training: Table, seed: int) -> Table:
+def _ours(text: Path, seed: int) -> Table:
     return {
         "task": "generate",
         "seed": seed,
@@ -72,7 +81,7 @@ def _ours(text: Path, training: Table, seed: int) -> Table:
             "qk_norm": True,
         },
         "optimizer": {"type": "muon"},
-        "training": {"steps": STEPS, "batch_tokens": ROWS * CONTEXT, "evaluate_every": 10 * STEPS, **training},
+        "training": {"steps": STEPS, "batch_tokens": ROWS * CONTEXT, "evaluate_every": 10 * STEPS},
     }
 
 

@@ -76,7 +76,7 @@ def test_slow_comparison_is_announced(settings: Table, monkeypatch: pytest.Monke
 
     def say(text: str) -> None:
         assert not compared.is_set() or "comparing" not in text
-        if "looking for near-duplicates" in text:
+        if "comparing the held-out texts" in text:
             announced.set()
 
     def note(*_: object) -> str:
@@ -122,3 +122,25 @@ def test_copies_among_pairs_and_lines_are_counted(settings: Table, task: str, un
     notes = prepare({"task": task, "data": {"train": [str(path)]}, "training": {"steps": 1}}).corpus.report.notes
     (note,) = (note for note in notes if "may be too optimistic" in note)
     assert f"held-out {unit} " in note and "--group" not in note
+
+
+@pytest.mark.parametrize(("dash", "is_noted"), [("\N{EM DASH}", True), ("-", False), ("", False)])
+def test_new_characters_of_the_held_out_end_are_counted(
+    dash: str, *, is_noted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENWRIGHT_CACHE", str(tmp_path / "cache"))
+    novel = tmp_path / "novel.txt"
+    lines = [f"On day {n} it rained - and it rained the whole day.\n" for n in range(900)]
+    novel.write_text("".join(lines) + f"{dash} the day rained.\n" * 100, encoding="utf-8")
+    report = prepare({"data": {"train": [str(novel)], "held_out": 0.1}, "training": {"steps": 1}}).corpus.report
+    notes = [note for note in report.notes if "held-out characters" in note]
+    assert len(notes) == is_noted
+    assert all(note.startswith("100 of ") and f"such as '{dash}'" in note for note in notes)
+
+
+def test_few_new_characters_are_not_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENWRIGHT_CACHE", str(tmp_path / "cache"))
+    novel = tmp_path / "novel.txt"
+    novel.write_text("".join(f"On day {n} it rained.\n" for n in range(2000)) + "\N{EM DASH}\n", encoding="utf-8")
+    report = prepare({"data": {"train": [str(novel)]}, "training": {"steps": 1}}).corpus.report
+    assert not [note for note in report.notes if "held-out characters" in note]

@@ -1,6 +1,10 @@
-"""Notes on held-out texts that a model may know: copies of its training texts, and training texts of its base."""
+"""Notes on held-out texts that make scores misleading.
+
+A model may know them, from copies in its training text or from its base. Or they have characters that training lacks.
+"""
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -9,7 +13,7 @@ from typing import Any
 
 from penwright import __version__
 from penwright.config import Recipe
-from penwright.data.corpus import Labelled, Pair
+from penwright.data.corpus import Document, Labelled, Pair
 from penwright.data.near_duplicates import near_duplicates_note
 from penwright.data.paths import is_pipe_name
 from penwright.data.readers.hub import is_hub
@@ -23,27 +27,57 @@ from penwright.workflows.evaluate import open_corpus_of, with_resolved_paths
 from penwright.workflows.load import OpenedRun, open_run
 
 SECONDS_IN_SILENCE = 1.0  # time after which a message says what takes so long
+MANY_NEW = 5e-4  # share of held-out characters that the training text lacks, from which on they are worth a note
 
 
-def with_near_duplicates(corpus: AnyCorpus, say: Say) -> AnyCorpus:
-    """Return the corpus with a note on held-out texts that are nearly the same as a training text, if there are any.
+def with_notes_on_held_out(corpus: AnyCorpus, say: Say) -> AnyCorpus:
+    """Return the corpus with notes on what makes the scores of its held-out texts misleading, if there is anything.
 
-    For running text, the note counts lines that are the same. It is cached: an ensemble needs it for each member, and
-    the studio for each change of a plan.
+    These are near-duplicates of training texts; for running text, lines that also occur in the training text, and
+    characters that do not. The notes are cached: an ensemble needs them for each member, and the studio for each change
+    of a plan.
     """
-    key = ["near-duplicates", __version__, corpus.fingerprint, corpus.report.split]
-    doing = "looking for near-duplicates of training texts among the held-out texts"
-    note = _remember(key, lambda: {"note": _note_on(corpus)}, say, doing)["note"]
-    return replace(corpus, report=replace(corpus.report, notes=(*corpus.report.notes, note))) if note else corpus
+    key = ["notes on held-out texts", __version__, corpus.fingerprint, corpus.report.split]
+    doing = "comparing the held-out texts with the training texts"
+    notes = _remember(key, lambda: {"notes": _notes_on(corpus)}, say, doing)["notes"]
+    return replace(corpus, report=replace(corpus.report, notes=(*corpus.report.notes, *notes)))
 
 
-def _note_on(corpus: AnyCorpus) -> str:
+def _notes_on(corpus: AnyCorpus) -> list[str]:
     if corpus.report.unit != "document":
         unit = "source" if corpus.report.unit == "pair" else "text"
-        return near_duplicates_note(_texts(corpus.training), _texts(corpus.held_out), unit)
-    repeats = find_repeats(corpus.held_out, corpus.training)
-    found = f"{repeats.describe('held-out ')} also occur in the training text, so the scores may be too optimistic"
-    return found if repeats.are_many else ""
+        notes = [near_duplicates_note(_texts(corpus.training), _texts(corpus.held_out), unit)]
+    else:
+        repeats = find_repeats(corpus.held_out, corpus.training)
+        found = f"{repeats.describe('held-out ')} also occur in the training text, so the scores may be too optimistic"
+        notes = [found if repeats.are_many else "", _note_on_new_characters(corpus)]
+    return [note for note in notes if note]
+
+
+def _note_on_new_characters(corpus: AnyCorpus) -> str:
+    """Return a note if many characters of the held-out text do not occur in the training text; "" if few do."""
+    held_out = Counter[str]()
+    for chunk in _chunks(corpus.held_out):
+        held_out.update(chunk)
+    new, total = set(held_out), held_out.total()
+    for chunk in _chunks(corpus.training):
+        if not new:
+            break
+        new.difference_update(chunk)
+    n = sum(held_out[character] for character in new)
+    if n <= MANY_NEW * total:
+        return ""
+    example = max(new, key=lambda character: held_out[character])
+    return (
+        f"{n:,} of {total:,} held-out characters, such as {example!r}, do not occur in the training text. "
+        "No model can learn to expect them, so the model is better than its scores"
+    )
+
+
+def _chunks(part: AnyPart) -> Iterator[str]:
+    for example in part:
+        if isinstance(example, Document):
+            yield from example.chunks
 
 
 def _texts(part: AnyPart) -> Iterator[str]:

@@ -37,7 +37,7 @@ from penwright.training.auto.machine import Machine, choose_machine
 from penwright.training.auto.planner import make_plan
 from penwright.training.auto.throughput import throughput_meter
 from penwright.workflows.finetune import changed_tokenizer, has_few_labels, require_suitable, share_of_few, with_base
-from penwright.workflows.leaks import with_near_duplicates
+from penwright.workflows.leaks import with_notes_on_held_out
 from penwright.workflows.load import open_run
 from penwright.workflows.make_trainer import require_dropout, require_no_shared_pipe
 
@@ -133,7 +133,7 @@ def prepare(settings: Table, say: Say = say_nothing) -> Prepared:
     if hints and hints != reading.hints:  # chosen by the plan
         corpus = TASKS[first.task].open_corpus(first.data.train, replace(reading, hints=hints))
     if first.task != "chat":
-        corpus = with_near_duplicates(corpus, say)
+        corpus = with_notes_on_held_out(corpus, say)
     return Prepared(plan, corpus, machine, reason, tokenizer, replan)
 
 
