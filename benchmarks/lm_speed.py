@@ -2,8 +2,8 @@
 
 Run: python -m benchmarks.lm_speed TEXT NANOGPT_CHECKOUT [ROUNDS]
 
-With "-" in place of the checkout, nanoGPT is left out. The Trainer's Llama has AdamW and no dropout. Penwright is
-measured so, too, and with its own choices: Muon, dropout of 0.2 and normalized queries and keys.
+With "-" in place of the checkout, nanoGPT is left out. The Trainer trains a Llama with AdamW and without dropout.
+Penwright does the same, and also trains with Muon, dropout 0.2, and normalized queries and keys.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""Notes on held-out texts that make scores misleading.
+"""Notes on what makes the scores of held-out texts misleading.
 
-A model may know them, from copies in its training text or from its base. Or they have characters that training lacks.
+A model may know these texts, from copies in its training text or from its base. Or it has never seen their characters.
 """
 
 import os
@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from threading import Timer
 from typing import Any
 
@@ -27,15 +28,15 @@ from penwright.workflows.evaluate import open_corpus_of, with_resolved_paths
 from penwright.workflows.load import OpenedRun, open_run
 
 SECONDS_IN_SILENCE = 1.0  # time after which a message says what takes so long
-MANY_NEW = 5e-4  # share of held-out characters that the training text lacks, from which on they are worth a note
+MANY_NEW = 5e-4  # share of held-out characters that must be missing from the training text for a note
 
 
 def with_notes_on_held_out(corpus: AnyCorpus, say: Say) -> AnyCorpus:
-    """Return the corpus with notes on what makes the scores of its held-out texts misleading, if there is anything.
+    """Return the corpus with notes on anything that makes the scores of its held-out texts misleading.
 
-    These are near-duplicates of training texts; for running text, lines that also occur in the training text, and
-    characters that do not. The notes are cached: an ensemble needs them for each member, and the studio for each change
-    of a plan.
+    The notes count near-duplicates of training texts. For running text, they count lines that also occur in the
+    training text, and characters that do not. They are cached: an ensemble needs them for each member, and the studio
+    for each change of a plan.
     """
     key = ["notes on held-out texts", __version__, corpus.fingerprint, corpus.report.split]
     doing = "comparing the held-out texts with the training texts"
@@ -56,37 +57,27 @@ def _notes_on(corpus: AnyCorpus) -> list[str]:
 
 def _note_on_new_characters(corpus: AnyCorpus) -> str:
     """Return a note if many characters of the held-out text do not occur in the training text; "" if few do."""
-    held_out = Counter[str]()
-    for chunk in _chunks(corpus.held_out):
-        held_out.update(chunk)
-    new, total = set(held_out), held_out.total()
-    for chunk in _chunks(corpus.training):
-        if not new:
-            break
-        new.difference_update(chunk)
-    n = sum(held_out[character] for character in new)
-    if n <= MANY_NEW * total:
-        return ""
-    example = max(new, key=lambda character: held_out[character])
-    return (
-        f"{n:,} of {total:,} held-out characters, such as {example!r}, do not occur in the training text. "
-        "No model can learn to expect them, so the model is better than its scores"
-    )
-
-
-def _chunks(part: AnyPart) -> Iterator[str]:
-    for example in part:
-        if isinstance(example, Document):
-            yield from example.chunks
+    new = Counter(chain.from_iterable(_texts(corpus.held_out)))
+    total = new.total()
+    for chunk in _texts(corpus.training):
+        for character in new.keys() & set(chunk):
+            del new[character]
+        if new.total() <= MANY_NEW * total:
+            return ""
+    (example, _), *_ = new.most_common(1)
+    found = f"{new.total():,} of {total:,} held-out characters, such as {example!r}, do not occur in the training text"
+    return f"{found}, so the scores may be too pessimistic"
 
 
 def _texts(part: AnyPart) -> Iterator[str]:
-    """Yield labelled texts, and the sources of pairs."""
+    """Yield labelled texts, the sources of pairs, and running text in chunks."""
     for example in part:
         if isinstance(example, Labelled):
             yield example.text
         elif isinstance(example, Pair):
             yield example.source
+        elif isinstance(example, Document):
+            yield from example.chunks
 
 
 def texts_known_to_base(recipe: Recipe, base: OpenedRun, corpus: AnyCorpus, say: Say) -> Iterator[str]:
