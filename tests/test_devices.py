@@ -1,5 +1,7 @@
 """Devices of torch, and tensors on an Apple GPU."""
 
+from collections.abc import Sequence
+from itertools import accumulate, chain
 from typing import Any, get_args
 
 import numpy as np
@@ -11,7 +13,14 @@ from penwright.application import Application
 from penwright.classification.classifier import Classifier
 from penwright.config import DecodingSettings, ModelSettings, ProblemType, Table, Task
 from penwright.decoding.sampling.sampler import RowRng, Sampling
-from penwright.devices import advise_on_out_of_memory, copy_to, limit_threads, usable_device, with_threads
+from penwright.devices import (
+    BackoffThreads,
+    advise_on_out_of_memory,
+    copy_to,
+    limit_threads,
+    usable_device,
+    with_threads,
+)
 from penwright.errors import PenwrightError, UsageError
 from penwright.generation.generator import Generator
 from penwright.inspection import Inspector
@@ -49,6 +58,28 @@ def test_torch_gets_no_more_threads_than_processors(
     with with_threads(2):
         limit_threads()
         assert torch.get_num_threads() == n_threads
+
+
+def n_threads_of_steps(seconds: Sequence[float], monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the number of threads of each step, given the time that each step takes."""
+    times = iter(accumulate(chain.from_iterable((0.0, each) for each in seconds)))
+    monkeypatch.setattr(devices, "perf_counter", lambda: next(times))
+    threads, found = BackoffThreads(2), []
+    with with_threads(3):
+        for _ in seconds:
+            with threads:
+                found.append(torch.get_num_threads())
+        assert torch.get_num_threads() == 3
+    return found
+
+
+def test_steps_that_other_programs_delay_run_in_one_thread_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = n_threads_of_steps([1.0, 1.0, 4.0] + [1.5] * 16 + [1.6] + [1.5] * 32 + [1.4, 1.0], monkeypatch)
+    assert busy == [2, 2, 2] + [1] * 16 + [2] + [1] * 32 + [2, 2]
+
+
+def test_steps_that_slowly_become_longer_keep_their_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert n_threads_of_steps([1.005**n for n in range(999)], monkeypatch) == [2] * 999
 
 
 @pytest.mark.parametrize(("device", "is_asynchronous"), [("cpu", False), ("cuda", True), ("mps", False)])

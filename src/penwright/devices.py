@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import ceil, inf
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -20,6 +21,8 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # parameters of mallopt(), as in glibc's 
 CGROUPS = Path("/sys/fs/cgroup")
 # The cgroups of this process, one per line, as HIERARCHY:CONTROLLERS:PATH. Version 2 names no controllers.
 OWN_CGROUPS = Path("/proc/self/cgroup")
+FEWEST_ALONE, MOST_ALONE = 16, 1024  # number of steps in one thread after several threads were too slow
+SLOWER = 1.01  # largest ratio of the times of successive steps that is not due to another program
 TOO_LITTLE_MEMORY = (
     "a training step of this model does not fit in the memory of this device. Choose a smaller model.size, or lower "
     "training.batch_tokens (and raise training.accumulate to keep the batch size)"
@@ -166,3 +169,32 @@ def with_threads(n: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+class BackoffThreads:
+    """A `with` block for one of many similar steps, which runs in several threads while no other program disturbs them.
+
+    If another program occupies a processor, threads wait for each other, and a step can take ten times as long as in
+    one thread. So after a step that took longer than it would in one thread, the next steps run in one thread. Each
+    time this happens again, their number doubles.
+    """
+
+    def __init__(self, n_threads: int):
+        self._n_threads, self._longest = n_threads, inf  # the longest time in seconds that a step may take
+        self._n_alone, self._next_alone = 0, FEWEST_ALONE  # number of steps in one thread that are left, or come next
+
+    def __enter__(self) -> None:
+        self._before, self._start = torch.get_num_threads(), perf_counter()
+        torch.set_num_threads(1 if self._n_alone else self._n_threads)
+
+    def __exit__(self, *_: object) -> None:
+        took = perf_counter() - self._start
+        torch.set_num_threads(self._before)
+        if self._n_alone:
+            self._n_alone -= 1
+            self._longest = took
+        elif took > self._longest:
+            self._n_alone, self._next_alone = self._next_alone, min(2 * self._next_alone, MOST_ALONE)
+        else:  # steps may become slower, since contexts grow; one thread takes at most n times as long as n threads
+            self._longest = min(SLOWER * self._longest, (self._n_threads + 1) * took)
+            self._next_alone = FEWEST_ALONE

@@ -5,7 +5,9 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -15,7 +17,7 @@ from torch import Tensor, nn
 import penwright.decoding.sampling
 import penwright.model
 from penwright.decoding.sampling import topk
-from penwright.devices import with_threads
+from penwright.devices import BackoffThreads, with_threads
 from penwright.errors import PenwrightError, PenwrightWarning
 from penwright.model import attention_kernels, quantized
 from penwright.model.transformer import DecoderOnly, EncoderDecoder
@@ -29,6 +31,7 @@ OPERATORS = {  # custom C++ operators
 }
 HEADER = toolchain.SOURCES / "vectors.h"
 KEY_LENGTH = 16  # length of a key, in hexadecimal digits
+STEPS = ("one", "many")  # parts that append a token to each row
 Input = Tensor | Sequence[Tensor] | None
 Compiled = Callable[..., list[Tensor]]  # a compiled part of a model; takes only contiguous tensors, returns a list
 
@@ -144,24 +147,27 @@ def _opened(path: Path, part: ModelPart, name: str, n_threads: int) -> Compiled:
     loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", True, 1, -1)
     tensors = dict(part.named_parameters(remove_duplicate=False)) | dict(part.named_buffers(remove_duplicate=False))
     loader.load_constants({name: tensors[name] for name in loader.get_constant_fqns()}, False, True, True)
+    threads = defaultdict[torch.Size, BackoffThreads](partial(BackoffThreads, n_threads))  # by the number of rows
 
     def run(*inputs: Input) -> list[Tensor]:
-        flat = list(_flat(inputs))
+        flat = _flat(inputs)
         if not all(x.is_contiguous() for x in flat):  # compiled code ignores strides
             raise ValueError(f"{name}: a compiled function takes only contiguous tensors")
-        with with_threads(n_threads):
+        with threads[flat[0].shape] if name in STEPS else with_threads(n_threads):
             outputs: list[Tensor] = loader.run(flat)
             return outputs
 
     return run
 
 
-def _flat(inputs: Sequence[Input]) -> Iterator[Tensor]:
+def _flat(inputs: Sequence[Input]) -> list[Tensor]:
+    flat = list[Tensor]()
     for value in inputs:
         if isinstance(value, Tensor):
-            yield value
+            flat.append(value)
         elif value is not None:
-            yield from value
+            flat += value
+    return flat
 
 
 def _path(part: ModelPart, name: str, n_threads: int) -> Path:

@@ -76,9 +76,14 @@ class _DecoderRows:
         self._context = model.settings.context_length
         self._tokens, self._lengths, self._cache = tokens, lengths, cache  # lengths stay on the CPU to avoid GPU syncs
 
+    @property
+    def device(self) -> torch.device:
+        """The device of the tokens."""
+        return self._tokens.device
+
     def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
         """Append a token to each row; return the logits of the next tokens."""
-        if (self._lengths == self._context).any():
+        if self._cache.longest == self._context:
             self._make_room()
         self._tokens.scatter_(1, self._cache.lengths[:, None], tokens[:, None])
         logits = self._engine(tokens, self._cache)

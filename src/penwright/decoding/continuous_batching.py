@@ -23,7 +23,7 @@ from penwright.decoding.engine import DecodeEngine
 from penwright.decoding.requests import Request, RunningCompletion, TokenUpdate
 from penwright.decoding.sampling.logits_process import History, Logits
 from penwright.decoding.sampling.sampler import JoinedRng
-from penwright.decoding.sampling.utf8 import FREE, Situations, Utf8Rules
+from penwright.decoding.sampling.utf8 import Situations, Utf8Rules
 from penwright.devices import copy_to_cpu
 from penwright.model import evaluating
 from penwright.model.attention import KeysValues
@@ -126,19 +126,21 @@ class ContinuousBatch:
     @torch.inference_mode()
     def step(self) -> list[tuple[Request, TokenUpdate]]:
         """Generate a token for each row, after dropping cancelled rows and adding waiting requests that fit."""
+        if self._model.training:  # to check this first takes less time than evaluating()
+            with evaluating(self._model):
+                return self.step()
         if not self._rows:
             self._engine.refresh()
-        with evaluating(self._model) as device:
-            self._keep([not row.request.cancelled for row in self._rows])
-            if self._rows and self._ahead is None:
-                last = torch.tensor([row.draft.tokens[-1] for row in self._rows], dtype=torch.long, device=device)
-                self._ahead = self._batch.step(last)
-            logits, self._ahead = [] if self._ahead is None else [self._ahead], None
-            self._entering = self._admit()
-            logits += self._prefill(self._entering)
-            self._entering = []
-            pieces = self._write(logits[0] if len(logits) == 1 else torch.cat(logits)) if logits else []
-            self._keep([update.finish is None for _, update in pieces])
+        self._keep([not row.request.cancelled for row in self._rows])
+        if self._rows and self._ahead is None:
+            last = torch.tensor([row.draft.tokens[-1] for row in self._rows], device=self._batch.device)
+            self._ahead = self._batch.step(last)
+        logits, self._ahead = [] if self._ahead is None else [self._ahead], None
+        self._entering = self._admit()
+        logits += self._prefill(self._entering)
+        self._entering = []
+        pieces = self._write(logits[0] if len(logits) == 1 else torch.cat(logits)) if logits else []
+        self._keep([update.finish is None for _, update in pieces])
         return pieces
 
     def _admit(self) -> list[Request]:
@@ -211,16 +213,13 @@ class ContinuousBatch:
         """Mask the tokens that must not come next."""
         logits = logits.clone()
         self._utf8_rules.forbid(logits, self._situations())
-        if not any(row.is_bound for row in self._rows):
+        if not any(row.guided for row in self._rows):
             return logits
         rows = zip(self._rows, logits.split(1), strict=True)
-        return torch.cat([row.possible(scores) if row.is_bound else scores for row, scores in rows])
+        return torch.cat([row.possible(scores) for row, scores in rows])
 
     def _situations(self) -> Situations:
-        """Return, for each row, the index of the UTF-8 rules that apply; FREE if a constraint ensures valid UTF-8."""
-        states = np.array([row.state for row in self._rows], dtype=np.uint8)
-        situations = self._utf8_rules.situations(states, np.array([row.n_left - 1 for row in self._rows]))
-        return np.where([row.guided is None for row in self._rows], situations, FREE)
+        return np.array([row.situation for row in self._rows])
 
     def _choose(self, possible: Logits) -> tuple[Int[Tensor, " rows"], Logits]:
         """Choose the next token of each row; also return the logits after penalties and filters.

@@ -4,7 +4,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -13,7 +12,7 @@ from penwright.config import DecodingSettings
 from penwright.decoding.constraints.constraints import CompletionConstraint, ConstrainedText, is_constrained
 from penwright.decoding.sampling.logits_process import NEG_INF, Bias, History, Logits
 from penwright.decoding.sampling.sampler import RowRng, Sampling
-from penwright.decoding.sampling.utf8 import FREE, Situations, Utf8Rules
+from penwright.decoding.sampling.utf8 import FREE, GO_ON, MOST_LEFT, N_STATES, Utf8Rules
 from penwright.errors import UsageError, do_nothing
 from penwright.tokenizers import TextStream, Tokenizer
 from penwright.tokenizers.tokenizer import never_generated
@@ -94,7 +93,7 @@ def plan_of(
             f"min_new_tokens is {settings.min_new_tokens}, but a completion has at most {n_new} tokens "
             "(max_new_tokens). Lower min_new_tokens, or raise max_new_tokens"
         )
-    sampling = sampling_of(tokenizer, settings, banned, biases)
+    sampling = sampling_of(tokenizer, settings, (), biases)  # the UTF-8 rules exclude the banned tokens
     guide = (
         CompletionConstraint(settings, tokenizer, prompts, n_new, end_ids, check)
         if prompts and is_constrained(settings)
@@ -217,7 +216,7 @@ class RunningCompletion:
         plan, settings = request.plan, request.plan.sampling.settings
         self.request, self.sampling = request, plan.sampling
         end = () if plan.guide else request.prompt_tokens[-LONGEST_TAIL:]
-        self.state = plan.utf8_rules.state_after(end, plan.n_new)  # the prompt may end inside a character
+        self.state = int(plan.utf8_rules.state_after(end, plan.n_new))  # the prompt may end inside a character
         stream = TextStream(tokenizer, end if self.state else ())
         self.draft = request.draft = CompletionDraft(stream, StopFilter(settings.stop))
         self.rng = RowRng(settings.seed, [request.number])
@@ -226,30 +225,27 @@ class RunningCompletion:
         self.n_left = plan.n_new
 
     @property
-    def is_bound(self) -> bool:
-        """Whether the next token is restricted by anything other than UTF-8 validity."""
-        return self.guided is not None or not self._may_end
-
-    @property
-    def situation(self) -> Situations:
+    def situation(self) -> int:
         """The index of the UTF-8 rules for the next token; FREE if a constraint ensures valid UTF-8."""
         if self.guided is not None:
-            return np.array([FREE])
-        return self.request.plan.utf8_rules.situations(np.array([self.state]), np.array([self.n_left - 1]))
+            return FREE
+        situation = self.state + N_STATES * min(self.n_left - 1, MOST_LEFT)
+        return situation if self._may_end else situation + GO_ON
 
     @property
     def takes_best(self) -> bool:
         """Whether the next token is simply the most likely one that keeps the UTF-8 valid."""
-        return self.sampling.greedy and not (self.sampling.uses_history or self.is_bound or self.request.n_likely)
+        return self.sampling.greedy and not (self.sampling.uses_history or self.guided or self.request.n_likely)
 
     @property
     def _may_end(self) -> bool:
         return len(self.draft.tokens) >= self.sampling.settings.min_new_tokens
 
     def possible(self, logits: Float[Tensor, "1 vocab_size"]) -> Float[Tensor, "1 vocab_size"]:
-        """Mask the tokens that are not allowed next, but leave at least one."""
-        if self.guided is not None:
-            logits = self.guided.possible(logits, self.n_left - 1)
+        """Mask the tokens that the constraint of this completion forbids, but leave at least one."""
+        if self.guided is None:
+            return logits
+        logits = self.guided.possible(logits, self.n_left - 1)
         if self._may_end:
             return logits
         others = logits.clone()
@@ -287,7 +283,7 @@ class RunningCompletion:
         )
 
     def _advance(self, token: int) -> None:
-        self.state = self.request.plan.utf8_rules.after[self.state, token]
+        self.state = int(self.request.plan.utf8_rules.after[self.state, token])
         if self.history is not None:
             self.history.push(torch.tensor([token]))
         if self.guided is not None:

@@ -25,7 +25,7 @@ constexpr int64_t TILE = 16;              // rows per product with AMX
 constexpr int64_t WORTH_TILES = 8;        // fewest rows for which AMX is faster
 constexpr int64_t STRIP = 32;             // rows per strip; their products stay in the cache until all columns are done
 constexpr int64_t AHEAD = 2048;           // prefetch distance in the weights, in bytes
-constexpr int64_t WORTH_THREADS = 1 << 19;  // fewest multiplications for which threads pay off
+constexpr int64_t WORTH_THREADS = 1 << 17;  // fewest multiplications for which threads pay off
 
 struct Rows {
     uint8_t* whole;  // [n, depth], with zero point 128

@@ -1,6 +1,7 @@
 // Helpers of the C++ operators: vectors of 16 floats, and access to the tensors of torch's compiled code.
 #pragma once
 #include <immintrin.h>
+#include <omp.h>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -22,7 +23,7 @@ constexpr float NEG_INF = -std::numeric_limits<float>::infinity();
 // barrier and asks Linux to wake others, which took a tenth of a small step.
 template <typename Work>
 void in_parallel(bool worth_threads, const Work& work) {
-    if (!worth_threads) return work();
+    if (!worth_threads || omp_get_max_threads() == 1) return work();
 #pragma omp parallel
     work();
 }

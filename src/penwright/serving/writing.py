@@ -8,6 +8,7 @@ from math import exp
 from time import perf_counter
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 from fastapi import APIRouter, Response
 from fastapi.responses import StreamingResponse
@@ -226,7 +227,7 @@ def _next_distribution(worker: ModelWorker, request: Request) -> NextTokenDistri
     logits = worker.logits(tuple(seen))
     completion = RunningCompletion(request, tokenizer, logits[None])
     possible = logits[None].clone()
-    request.plan.utf8_rules.forbid(possible, completion.situation)
+    request.plan.utf8_rules.forbid(possible, np.array([completion.situation]))
     processed = sampling.process(completion.possible(possible), completion.history)[0]
     draw_probabilities = sampling.probabilities(processed)
     probabilities = logits.softmax(-1)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penwright.decoding.sampling.utf8 import FREE, MISSING, Utf8Rules
+from penwright.decoding.sampling.utf8 import FREE, GO_ON, MISSING, Utf8Rules
 
 BYTES = [bytes([byte]) for byte in range(256)]
 CHARACTERS = ["a", "é", "ł", "न", "漢", "\ud7ff", "\ue000", "😀", "\U0010ffff"]
@@ -63,6 +63,13 @@ def test_end_token_only_after_whole_characters_and_banned_tokens_never() -> None
     assert whole.tolist() == [True, True, False, True, False]
     assert partial.tolist() == [False, False, True, False, False]
     assert utf8_rules.may_come[FREE].tolist() == [True, True, True, True, False]
+
+
+def test_end_token_waits_until_the_text_may_end_unless_nothing_else_is_possible() -> None:
+    may_come = Utf8Rules([b"a", b"", b"\xa9"], end_ids=[1]).may_come
+    assert may_come[GO_ON].tolist() == [True, False, False]
+    assert may_come[GO_ON + FREE].tolist() == [True, False, True]
+    assert Utf8Rules([b"\xa9", b""], end_ids=[1]).may_come[GO_ON].tolist() == [False, True]
 
 
 def test_no_character_is_begun_without_room_to_finish_it() -> None:

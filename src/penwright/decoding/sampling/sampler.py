@@ -33,6 +33,7 @@ from penwright.devices import copy_to
 
 GREEDY = DecodingSettings(temperature=0.0)
 TINY = torch.finfo(torch.float32).tiny
+ALMOST_ONE = 1 - torch.finfo(torch.float64).eps
 
 
 def ban(logits: Logits, tokens: Sequence[int]) -> Logits:
@@ -137,9 +138,8 @@ def argmax(logits: Logits) -> Int[Tensor, " rows"]:
 
 def draw(logits: Logits, uniform: Float[Tensor, " rows"]) -> Int[Tensor, " rows"]:
     """Return the first token at which the cumulative probability exceeds the row's random number from [0, 1)."""
-    cumulative = logits.double().softmax(-1).cumsum(-1)
-    total = cumulative[:, -1:]
-    threshold = torch.minimum(uniform[:, None] * total, total.nextafter(torch.zeros_like(total)))
+    cumulative = logits.softmax(-1, dtype=torch.float64).cumsum(-1)
+    threshold = uniform[:, None] * (cumulative[:, -1:] * ALMOST_ONE)  # less than the total in spite of rounding
     return torch.searchsorted(cumulative, threshold, right=True)[:, 0].clamp(max=logits.shape[-1] - 1)
 
 

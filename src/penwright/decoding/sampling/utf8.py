@@ -25,6 +25,7 @@ MISSING = np.array([0, 1, 2, 3, 2, 2, 3, 3, 255])  # number of bytes still missi
 BROKEN = N_STATES = 8  # the state of invalid UTF-8
 MOST_LEFT = 3  # with this many tokens left, any character can be completed
 FREE = N_STATES * (MOST_LEFT + 1)  # row of `may_come` that allows any bytes; constrained texts use it
+GO_ON = FREE + 1  # added to a row of `may_come`, it gives the row for texts that must not end yet
 
 States = UInt8[np.ndarray, "*texts"]
 Situations = Int64[np.ndarray, "*texts"]  # each for a UTF-8 state and the number of tokens allowed after the next one
@@ -45,7 +46,10 @@ class Utf8Rules:
         may_come = np.concatenate([*(missing <= left for left in range(MOST_LEFT)), missing <= MOST_LEFT])
         may_come = np.concatenate([may_come, np.ones_like(may_come[:1])])
         may_come[:, list(banned)] = False
-        self.may_come: Bool[np.ndarray, "situations vocab_size"] = may_come
+        going_on = may_come.copy()
+        going_on[:, list(end_ids)] = False
+        going_on = np.where(going_on.any(1, keepdims=True), going_on, may_come)  # a text that can only end may end
+        self.may_come: Bool[np.ndarray, "situations vocab_size"] = np.concatenate([may_come, going_on])
         # forbidden tokens for each row of `may_come` and each device
         self._masked: dict[tuple[int, torch.device], Int64[Tensor, " tokens"]] = {}
 
