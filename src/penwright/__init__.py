@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # Limit how long idle OpenMP threads of torch (libgomp) spin. With the default, training can be ten times slower on a
 # busy machine. The limit costs nothing on an idle machine (benchmarks/LOG.md). It must be set before importing torch.
-os.environ.setdefault("GOMP_SPINCOUNT", "20000")
+os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
 __version__ = "0.1.0"
 __all__ = [
