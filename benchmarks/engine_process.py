@@ -54,6 +54,9 @@ class Ours:
     """Penwright, through the functions that its Generator and Translator call."""
 
     def __init__(self, engine: Engine):
+        from penwright import spin_longer
+
+        spin_longer()  # before torch is imported, as the commands do
         import torch
         from safetensors.torch import load_file
 

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TextIO
 import typer
 from typer.core import TyperCommand
 
-from penwright import __version__
+from penwright import __version__, spin_longer
 from penwright.cli import (
     classify,
     embed,
@@ -55,6 +55,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {  # the commands, in the order of
     "config": info.config,
     "doctor": info.doctor,
 }
+GENERATING = ("generate", "chat", "translate", "serve")  # commands that generate tokens and do not train
 FULL_MEMORY = "End other programs that use the GPU, choose a smaller model, or use the CPU (--device cpu)"
 GARBAGE = 50_000  # new objects per garbage collection; Python's default, 700, took a fifth of the startup time
 PLAIN = {  # patterns in typer's error messages, and their replacements in plain words
@@ -114,11 +115,15 @@ for name, command in OLD_COMMANDS.items():
 
 
 @app.callback(invoke_without_command=True)
-def version(show: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+def before_command(
+    context: typer.Context, version: bool = typer.Option(False, "--version", help="Print the version and exit.")
+) -> None:
     """Print the version and exit if --version is given."""
-    if show:
+    if version:
         print(f"penwright {__version__}")
         raise typer.Exit
+    if context.invoked_subcommand in GENERATING:
+        spin_longer()
 
 
 def main() -> NoReturn:
