@@ -60,11 +60,11 @@ def test_torch_gets_no_more_threads_than_processors(
         assert torch.get_num_threads() == n_threads
 
 
-def n_threads_of_steps(seconds: Sequence[float], monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def n_threads_of_steps(seconds: Sequence[float], monkeypatch: pytest.MonkeyPatch, n_alone: int = 0) -> list[int]:
     """Return the number of threads of each step, given the time that each step takes."""
     times = iter(accumulate(chain.from_iterable((0.0, each) for each in seconds)))
     monkeypatch.setattr(devices, "perf_counter", lambda: next(times))
-    threads, found = BackoffThreads(2), []
+    threads, found = BackoffThreads(2, n_alone), []
     with with_threads(3):
         for _ in seconds:
             with threads:
@@ -76,6 +76,10 @@ def n_threads_of_steps(seconds: Sequence[float], monkeypatch: pytest.MonkeyPatch
 def test_steps_that_other_programs_delay_run_in_one_thread_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     busy = n_threads_of_steps([1.0, 1.0, 4.0] + [1.5] * 16 + [1.6] + [1.5] * 32 + [1.4, 1.0], monkeypatch)
     assert busy == [2, 2, 2] + [1] * 16 + [2] + [1] * 32 + [2, 2]
+
+
+def test_steps_stay_in_one_thread_if_two_are_slower_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert n_threads_of_steps([1.0] * 3 + [1.2] + [1.0] * 16 + [0.9], monkeypatch, 3) == [1] * 3 + [2] + [1] * 16 + [2]
 
 
 def test_steps_that_slowly_become_longer_keep_their_threads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """The Python API: names, keyword arguments and reprs."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -155,3 +156,18 @@ def test_using_a_run_does_not_import_training_code_or_the_compiler(folder: Path,
     loaded = {name.split(".")[1] for name in done.stdout.split()}
     assert {"model", "decoding"} <= loaded
     assert not loaded & {"training", "data", "formats", "tasks", "evaluation", "inspection", "serving", "_dynamo"}
+
+
+@pytest.mark.parametrize(
+    ("set_by_user", "is_loaded", "expected"), [("5000", False, "20000"), ("5000", True, "5000"), ("7", False, "7")]
+)
+def test_idle_threads_spin_longer_unless_the_user_decides_or_it_is_too_late(
+    set_by_user: str, is_loaded: bool, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOMP_SPINCOUNT", set_by_user)
+    if is_loaded:
+        monkeypatch.setitem(sys.modules, "torch", sys)
+    else:
+        monkeypatch.delitem(sys.modules, "torch", raising=False)
+    penwright.spin_longer()
+    assert os.environ["GOMP_SPINCOUNT"] == expected

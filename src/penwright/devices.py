@@ -179,9 +179,13 @@ class BackoffThreads:
     time this happens again, their number doubles.
     """
 
-    def __init__(self, n_threads: int):
+    def __init__(self, n_threads: int, n_alone: int = 0):
+        """Run the first `n_alone` steps in one thread, to go on like that if several threads are slower."""
         self._n_threads, self._longest = n_threads, inf  # the longest time in seconds that a step may take
-        self._n_alone, self._next_alone = 0, FEWEST_ALONE  # number of steps in one thread that are left, or come next
+        self._n_alone, self._next_alone = (
+            n_alone,
+            FEWEST_ALONE,
+        )  # number of steps in one thread: left, and the next time
 
     def __enter__(self) -> None:
         self._before, self._start = torch.get_num_threads(), perf_counter()

@@ -9,6 +9,7 @@ import torch
 from penwright.config import Precision, Table
 from penwright.decoding import engine
 from penwright.decoding.batches import PromptBatch, TargetBatch
+from penwright.devices import with_threads
 from penwright.model.attention_kernels import record_attention
 from penwright.model.fused import fuse
 from penwright.model.quantized import to_precision
@@ -131,11 +132,11 @@ def test_replaced_attention_kernels_are_used(generating_model: Make) -> None:
 
 
 @pytest.mark.parametrize(("precision", "n_threads"), [("float32", 2), ("int8", 1)])
-def test_single_int8_row_uses_one_thread(
+def test_single_int8_row_begins_in_one_thread(
     generating_model: Make, monkeypatch: pytest.MonkeyPatch, precision: Precision, n_threads: int
 ) -> None:
     monkeypatch.setitem(engine.WORTH_THREADS, "one", 0)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     model = generating_model(VOCABULARY)
     to_precision(model, precision)
-    assert engine.DecodeEngine(model)._n_threads("one") == n_threads
+    with with_threads(2), engine.DecodeEngine(model)._threads_of(1):
+        assert torch.get_num_threads() == n_threads

@@ -71,6 +71,12 @@ OLD_COMMANDS: Mapping[str, Callable[..., None]] = {"quicken": optimize.quicken}
 class Command(TyperCommand):
     """A command that explains frequent mistakes in its arguments."""
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        if self.name in GENERATING:
+            spin_longer()
+        return super().invoke(ctx)
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments; explain an error in plain words, with its most likely cause."""
         options = {name for parameter in self.params for name in parameter.opts}
@@ -115,15 +121,11 @@ for name, command in OLD_COMMANDS.items():
 
 
 @app.callback(invoke_without_command=True)
-def before_command(
-    context: typer.Context, version: bool = typer.Option(False, "--version", help="Print the version and exit.")
-) -> None:
+def version(show: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
     """Print the version and exit if --version is given."""
-    if version:
+    if show:
         print(f"penwright {__version__}")
         raise typer.Exit
-    if context.invoked_subcommand in GENERATING:
-        spin_longer()
 
 
 def main() -> NoReturn:

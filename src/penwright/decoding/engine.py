@@ -29,7 +29,7 @@ from penwright.decoding.exported import (
 )
 from penwright.decoding.sampling.topk import COMPILES, MAX_K, MaskedTopK, masked_topk
 from penwright.decoding.sampling.utf8 import Situations, Utf8Rules
-from penwright.devices import with_threads
+from penwright.devices import FEWEST_ALONE, BackoffThreads
 from penwright.errors import Say, do_nothing, say_nothing
 from penwright.model.block import Encoded
 from penwright.model.cache import Cache
@@ -45,8 +45,6 @@ WORTH_THREADS: dict[Part, float] = {  # minimum number of parameters for multith
     "sources": 2_000_000,
     "best": inf,
 }
-# minimum number of parameters for running an uncompiled int8 step of one row in several threads
-WORTH_THREADS_INT8 = 100_000_000
 
 KINDS: dict[Part, type[ModelPart]] = {  # the module for each part of a model; the default is DecodeStep
     "prompt": PromptStep,
@@ -62,7 +60,7 @@ class DecodeEngine:
         self._model, self._step = model, DecodeStep(model)
         self._graphs = cuda_graphs.StepGraphs(self._step)
         self._loaded: dict[Part, Compiled | None] = {}
-        self._threads: dict[Part, int] = {}
+        self._threads: dict[int, BackoffThreads] = {}  # threads of uncompiled steps, by the number of rows
         self._looked = monotonic()
         self.on_first_use: Callable[[], None] = do_nothing  # called once, before the first text is decoded
         self.watch: Callable[[], None] = do_nothing  # called before each step; may raise an exception to stop decoding
@@ -76,12 +74,13 @@ class DecodeEngine:
         finally:
             self.watch = do_nothing
 
-    def _n_threads(self, part: Part) -> int:
-        if part not in self._threads:
-            is_int8 = isinstance(self._model.output, Int8Linear)
-            is_brief = part == "one" and is_int8 and n_decoder_parameters(self._model) < WORTH_THREADS_INT8
-            self._threads[part] = 1 if is_brief else _threads(_module(self._model, part), part)
-        return self._threads[part]
+    def _threads_of(self, n_rows: int) -> BackoffThreads:
+        if n_rows not in self._threads:
+            part: Part = "one" if n_rows == 1 else "many"
+            is_brief = part == "one" and isinstance(self._model.output, Int8Linear)  # several threads may be slower
+            n_threads = _threads(_module(self._model, part), part)
+            self._threads[n_rows] = BackoffThreads(n_threads, FEWEST_ALONE if is_brief else 0)
+        return self._threads[n_rows]
 
     def load(self) -> None:
         """Load all compiled code now instead of on first use."""
@@ -116,7 +115,7 @@ class DecodeEngine:
         elif tokens.device.type in cuda_graphs.DEVICES:
             logits = self._graphs(_step_inputs(tokens, cache, encoded, origins))
         else:
-            with with_threads(self._n_threads(part)):
+            with self._threads_of(len(tokens)):
                 logits = step_logits(self._model, tokens, cache, encoded)
         cache.advance(1)
         return logits
