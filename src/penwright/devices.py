@@ -182,10 +182,8 @@ class BackoffThreads:
     def __init__(self, n_threads: int, n_alone: int = 0):
         """Run the first `n_alone` steps in one thread, to go on like that if several threads are slower."""
         self._n_threads, self._longest = n_threads, inf  # the longest time in seconds that a step may take
-        self._n_alone, self._next_alone = (
-            n_alone,
-            FEWEST_ALONE,
-        )  # number of steps in one thread: left, and the next time
+        self._n_alone = n_alone  # number of steps in one thread that are left
+        self._next_alone = FEWEST_ALONE  # their number, the next time
 
     def __enter__(self) -> None:
         self._before, self._start = torch.get_num_threads(), perf_counter()
