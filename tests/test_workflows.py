@@ -230,7 +230,7 @@ def test_much_faster_run_restarts_with_a_larger_model(
     monkeypatch.setattr(train_workflow, "WORTH_COMPILING", 0.01)
     requested, started, stopped = [], [], []
 
-    def compile_in_background(run: Run, precision: object) -> Run:
+    def compile_in_background(run: Run, precision: object, *, waits: bool) -> Run:
         started.append(run)
         return run
 

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from subprocess import PIPE, Popen
 from threading import Event, Thread
@@ -272,9 +273,27 @@ def test_no_compilation_if_disabled_or_already_running(
     folder = background.toolchain.trusted_folder()
     with (folder / background.LOCK).open("w") as lock:
         background.fcntl.flock(lock, background.fcntl.LOCK_EX)
-        assert not background.compile_in_background(run, "float32")
+        assert not background.compile_in_background(run, "float32") and not background_commands
+        assert background.compile_in_background(run, "float32", waits=True) and background_commands.pop()
     monkeypatch.setenv(background.SWITCH, "off")
-    assert not background.compile_in_background(run, "float32") and not background_commands
+    assert not background.compile_in_background(run, "float32", waits=True) and not background_commands
+
+
+def test_process_that_waits_compiles_after_the_other_one(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, compiled = Run.open(runs / "writer"), Event()
+    monkeypatch.setattr(background, "lower_priority", lambda: None)
+    monkeypatch.setattr(background, "compile_decoding", lambda *_: compiled.set())
+    path = background.toolchain.trusted_folder() / background.LOCK
+    with path.open("w") as held, ThreadPoolExecutor(1) as pool:
+        background.fcntl.flock(held, background.fcntl.LOCK_EX)
+        its_own = os.open(path, os.O_WRONLY | os.O_APPEND)
+        ended = pool.submit(background.main, str(its_own), str(run.folder), "float32", "1")
+        assert not compiled.wait(0.5) and not path.read_text(encoding="ascii")
+        background.fcntl.flock(held, background.fcntl.LOCK_UN)
+        ended.result(timeout=60)
+    model = open_run(run.folder).model()
+    assert not isinstance(model, EncoderOnly)
+    assert compiled.is_set() and path.read_text(encoding="ascii") == engine.shape_key(model)
 
 
 def test_background_compiles_the_loaded_shape_and_stops_on_error(

@@ -51,12 +51,12 @@ SOON = "will be faster in a minute or two: its steps are being compiled in the b
 INITIAL_STD = 0.02  # standard deviation of the random weights, for the check of the compiled code
 
 
-def compile_in_background(run: Run, precision: Precision) -> subprocess.Popen[bytes] | None:
+def compile_in_background(run: Run, precision: Precision, *, waits: bool = False) -> subprocess.Popen[bytes] | None:
     """Start a process that compiles the decoding steps of a run, and return it; return None if it was not started.
 
     No process is started if the model is very small or very large, or if there is no compiler, too little memory or too
-    little processor time. The same holds while another process compiles, for a day after a failure, and if
-    `PENWRIGHT_COMPILE` is "off".
+    little processor time. The same holds for a day after a failure, and if `PENWRIGHT_COMPILE` is "off". While another
+    process compiles, the new process waits for it, or is not started unless it `waits`.
     """
     if not is_possible():
         return None
@@ -67,10 +67,14 @@ def compile_in_background(run: Run, precision: Precision) -> subprocess.Popen[by
     with suppress(PenwrightError, OSError):  # the cache cannot be written, or another process holds the lock
         if not _recent_failure(model):
             with (toolchain.trusted_folder() / LOCK).open("a") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the process that compiles inherits the lock
-                _write_shape(lock, model)
-                arguments = [str(run.folder.absolute()), precision, str(torch.get_num_threads())]
-                return start_process(__name__, arguments, [lock.fileno()])
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the process that compiles inherits the lock
+                    _write_shape(lock, model)
+                except BlockingIOError:
+                    if not waits:
+                        return None
+                folder, n_threads = str(run.folder.absolute()), str(torch.get_num_threads())
+                return start_process(__name__, [str(lock.fileno()), folder, precision, n_threads], [lock.fileno()])
     return None
 
 
@@ -79,7 +83,9 @@ def kill_compiler(compiler: subprocess.Popen[bytes]) -> None:
     if compiler.poll() is not None:
         return
     folder, leftovers = cache_folder("compiled"), list[Path]()
-    with suppress(OSError):  # the process still holds the lock, so the key in it is its own
+    with suppress(
+        OSError
+    ):  # the process holds the lock, so the key in it is its own, or waits for a process that lives
         leftovers.append(_failure_of((folder / LOCK).read_text(encoding="ascii")[:KEY_LENGTH]))
     kill_group(compiler)
     for leftover in (*leftovers, *folder.glob(f"*.{compiler.pid}.pt2")):  # a killed process cannot delete its files
@@ -216,7 +222,7 @@ def compile_decoding(run: Run, precision: Precision) -> None:
     except Exception as error:
         failure.write_text(f"{error}\n", encoding="utf-8", errors="replace")
         raise
-    failure.unlink()
+    failure.unlink(missing_ok=True)
 
 
 def _model_of(run: Run, precision: Precision) -> DecoderOnly | EncoderDecoder:
@@ -257,7 +263,21 @@ def lower_priority() -> None:
         Path("/proc/self/autogroup").write_text(str(NICENESS), encoding="ascii")
 
 
-if __name__ == "__main__":
+def main(lock_number: str, folder: str, precision: Precision, n_threads: str) -> None:
+    """Compile decoding steps as soon as no other process does, with the arguments that compile_in_background() gives.
+
+    The lock is the number of an open file, which may already be locked for this process.
+    """
     lower_priority()
-    torch.set_num_threads(int(sys.argv[3]))  # compiled code depends on the number of threads
-    compile_decoding(Run.open(Path(sys.argv[1])), sys.argv[2])  # type: ignore[arg-type]  # from compile_in_background
+    torch.set_num_threads(int(n_threads))  # compiled code depends on the number of threads
+    run = Run.open(Path(folder))
+    with os.fdopen(int(lock_number), "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with shapes_only():
+            model = _model_of(run, precision)
+        _write_shape(lock, model)
+        compile_decoding(run, precision)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])  # type: ignore[arg-type]  # from compile_in_background

@@ -278,7 +278,8 @@ def _compiling_early(run: Run, context: RunContext, n_threads: int, observers: S
     is_long = (context.recipe.training.minutes or 0) >= WORTH_COMPILING
     if is_long and context.recipe.task != "classify" and not context.is_slow:  # imported models take minutes to compile
         with with_threads(n_threads):  # compiled code depends on the number of threads
-            compiler = compile_in_background(run, expected_precision(context.model, context.device))
+            precision = expected_precision(context.model, context.device)
+            compiler = compile_in_background(run, precision, waits=True)
     if compiler:
         notify(observers, "message", "compiling the decoding steps in the background")
     try:
