@@ -83,9 +83,7 @@ def kill_compiler(compiler: subprocess.Popen[bytes]) -> None:
     if compiler.poll() is not None:
         return
     folder, leftovers = cache_folder("compiled"), list[Path]()
-    with suppress(
-        OSError
-    ):  # the process holds the lock, so the key in it is its own, or waits for a process that lives
+    with suppress(OSError):  # the key in the lock is that of the process, unless it waits for another one
         leftovers.append(_failure_of((folder / LOCK).read_text(encoding="ascii")[:KEY_LENGTH]))
     kill_group(compiler)
     for leftover in (*leftovers, *folder.glob(f"*.{compiler.pid}.pt2")):  # a killed process cannot delete its files
