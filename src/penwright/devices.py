@@ -22,7 +22,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 # The cgroups of this process, one per line, as HIERARCHY:CONTROLLERS:PATH. Version 2 names no controllers.
 OWN_CGROUPS = Path("/proc/self/cgroup")
 FEWEST_ALONE, MOST_ALONE = 16, 1024  # number of steps in one thread after several threads were too slow
-SLOWER = 1.01  # largest ratio of the times of successive steps that is not due to another program
+SLOWER = 1.01  # factor by which the limit on a step's time may grow at each step, because contexts grow
 TOO_LITTLE_MEMORY = (
     "a training step of this model does not fit in the memory of this device. Choose a smaller model.size, or lower "
     "training.batch_tokens (and raise training.accumulate to keep the batch size)"
@@ -172,7 +172,7 @@ def with_threads(n: int) -> Iterator[None]:
 
 
 class BackoffThreads:
-    """A `with` block for one of many similar steps, which runs in several threads while no other program disturbs them.
+    """A context manager that chooses torch's number of threads for each of many similar steps.
 
     If another program occupies a processor, threads wait for each other, and a step can take ten times as long as in
     one thread. So after a step that took longer than it would in one thread, the next steps run in one thread. Each
@@ -180,7 +180,7 @@ class BackoffThreads:
     """
 
     def __init__(self, n_threads: int, n_alone: int = 0):
-        """Run the first `n_alone` steps in one thread, to go on like that if several threads are slower."""
+        """Run the first `n_alone` steps in one thread; later steps do the same if several threads are slower."""
         self._n_threads, self._longest = n_threads, inf  # the longest time in seconds that a step may take
         self._n_alone = n_alone  # number of steps in one thread that are left
         self._next_alone = FEWEST_ALONE  # their number, the next time
@@ -197,6 +197,6 @@ class BackoffThreads:
             self._longest = took
         elif took > self._longest:
             self._n_alone, self._next_alone = self._next_alone, min(2 * self._next_alone, MOST_ALONE)
-        else:  # steps may become slower, since contexts grow; one thread takes at most n times as long as n threads
+        else:  # one thread takes at most n times as long as n threads
             self._longest = min(SLOWER * self._longest, (self._n_threads + 1) * took)
             self._next_alone = FEWEST_ALONE

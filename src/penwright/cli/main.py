@@ -55,7 +55,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {  # the commands, in the order of
     "config": info.config,
     "doctor": info.doctor,
 }
-GENERATING = ("generate", "chat", "translate", "serve")  # commands that generate tokens and do not train
+GENERATING = ("generate", "chat", "translate", "serve")  # commands that only generate tokens
 FULL_MEMORY = "End other programs that use the GPU, choose a smaller model, or use the CPU (--device cpu)"
 GARBAGE = 50_000  # new objects per garbage collection; Python's default, 700, took a fifth of the startup time
 PLAIN = {  # patterns in typer's error messages, and their replacements in plain words
@@ -69,10 +69,10 @@ OLD_COMMANDS: Mapping[str, Callable[..., None]] = {"quicken": optimize.quicken}
 
 
 class Command(TyperCommand):
-    """A command that explains frequent mistakes in its arguments."""
+    """A command that explains frequent mistakes in its arguments, and adapts the threads to its work."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command."""
+        """Run the command; if it generates tokens, idle threads spin longer."""
         if self.name in GENERATING:
             spin_longer()
         return super().invoke(ctx)

@@ -147,7 +147,7 @@ def _opened(path: Path, part: ModelPart, name: str, n_threads: int) -> Compiled:
     loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", True, 1, -1)
     tensors = dict(part.named_parameters(remove_duplicate=False)) | dict(part.named_buffers(remove_duplicate=False))
     loader.load_constants({name: tensors[name] for name in loader.get_constant_fqns()}, False, True, True)
-    threads = defaultdict[torch.Size, BackoffThreads](partial(BackoffThreads, n_threads))  # by the number of rows
+    threads = defaultdict[torch.Size, BackoffThreads](partial(BackoffThreads, n_threads))  # by shape of the tokens
 
     def run(*inputs: Input) -> list[Tensor]:
         flat = _flat(inputs)

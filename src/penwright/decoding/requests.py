@@ -242,7 +242,7 @@ class RunningCompletion:
         return len(self.draft.tokens) >= self.sampling.settings.min_new_tokens
 
     def possible(self, logits: Float[Tensor, "1 vocab_size"]) -> Float[Tensor, "1 vocab_size"]:
-        """Mask the tokens that the constraint of this completion forbids, but leave at least one."""
+        """Mask the tokens that the completion's constraint forbids, but leave at least one."""
         if self.guided is None:
             return logits
         logits = self.guided.possible(logits, self.n_left - 1)

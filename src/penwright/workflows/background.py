@@ -56,7 +56,7 @@ def compile_in_background(run: Run, precision: Precision, *, waits: bool = False
 
     No process is started if the model is very small or very large, or if there is no compiler, too little memory or too
     little processor time. The same holds for a day after a failure, and if `PENWRIGHT_COMPILE` is "off". While another
-    process compiles, the new process waits for it, or is not started unless it `waits`.
+    process compiles, no process is started, unless `waits` is True: then the new process waits for the other one.
     """
     if not is_possible():
         return None
@@ -83,7 +83,7 @@ def kill_compiler(compiler: subprocess.Popen[bytes]) -> None:
     if compiler.poll() is not None:
         return
     folder, leftovers = cache_folder("compiled"), list[Path]()
-    with suppress(OSError):  # the key in the lock is that of the process, unless it waits for another one
+    with suppress(OSError):  # the lock names the shape of this process, unless it waits for another one
         leftovers.append(_failure_of((folder / LOCK).read_text(encoding="ascii")[:KEY_LENGTH]))
     kill_group(compiler)
     for leftover in (*leftovers, *folder.glob(f"*.{compiler.pid}.pt2")):  # a killed process cannot delete its files
@@ -261,15 +261,15 @@ def lower_priority() -> None:
         Path("/proc/self/autogroup").write_text(str(NICENESS), encoding="ascii")
 
 
-def main(lock_number: str, folder: str, precision: Precision, n_threads: str) -> None:
-    """Compile decoding steps as soon as no other process does, with the arguments that compile_in_background() gives.
+def main(lock_descriptor: str, folder: str, precision: Precision, n_threads: str) -> None:
+    """Compile the decoding steps of the run in this folder; first wait for any other compilation.
 
-    The lock is the number of an open file, which may already be locked for this process.
+    The lock is an open file descriptor. This process may already hold the lock.
     """
     lower_priority()
     torch.set_num_threads(int(n_threads))  # compiled code depends on the number of threads
     run = Run.open(Path(folder))
-    with os.fdopen(int(lock_number), "a") as lock:
+    with os.fdopen(int(lock_descriptor), "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with shapes_only():
             model = _model_of(run, precision)

@@ -28,11 +28,11 @@ from penwright.workflows.evaluate import open_corpus_of, with_resolved_paths
 from penwright.workflows.load import OpenedRun, open_run
 
 SECONDS_IN_SILENCE = 1.0  # time after which a message says what takes so long
-MANY_NEW = 5e-4  # share of held-out characters that must be missing from the training text for a note
+MANY_NEW = 5e-4  # a note counts new characters if they are more than this share of the held-out text
 
 
 def with_notes_on_held_out(corpus: AnyCorpus, say: Say) -> AnyCorpus:
-    """Return the corpus with notes on anything that makes the scores of its held-out texts misleading.
+    """Add notes on whatever makes the held-out scores misleading; return the corpus.
 
     The notes count near-duplicates of training texts. For running text, they count lines that also occur in the
     training text, and characters that do not. They are cached: an ensemble needs them for each member, and the studio

@@ -139,7 +139,7 @@ def argmax(logits: Logits) -> Int[Tensor, " rows"]:
 def draw(logits: Logits, uniform: Float[Tensor, " rows"]) -> Int[Tensor, " rows"]:
     """Return the first token at which the cumulative probability exceeds the row's random number from [0, 1)."""
     cumulative = logits.softmax(-1, dtype=torch.float64).cumsum(-1)
-    threshold = uniform[:, None] * (cumulative[:, -1:] * ALMOST_ONE)  # less than the total in spite of rounding
+    threshold = uniform[:, None] * (cumulative[:, -1:] * ALMOST_ONE)  # below the total despite rounding
     return torch.searchsorted(cumulative, threshold, right=True)[:, 0].clamp(max=logits.shape[-1] - 1)
 
 
