@@ -48,9 +48,8 @@ class Utf8Rules:
         may_come[:, list(banned)] = False
         going_on = may_come.copy()
         going_on[:, list(end_ids)] = False
-        going_on = np.where(
-            going_on.any(1, keepdims=True), going_on, may_come
-        )  # end tokens stay if nothing else may come
+        # end tokens stay if nothing else may come
+        going_on = np.where(going_on.any(1, keepdims=True), going_on, may_come)
         self.may_come: Bool[np.ndarray, "situations vocab_size"] = np.concatenate([may_come, going_on])
         # forbidden tokens for each row of `may_come` and each device
         self._masked: dict[tuple[int, torch.device], Int64[Tensor, " tokens"]] = {}
