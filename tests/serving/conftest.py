@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from penwright.serving.model_registry import ModelRegistry
 
 pytest.importorskip("fastapi", reason="the server is an extra: pip install 'penwright[serve]'")
+KINDS = ("writer", "translator", "classifier")
 SETTINGS = {
     "model": {"d_model": 32, "n_layers": 2, "n_heads": 2, "context_length": 48},
     "training": {"steps": 6, "batch_tokens": 256, "threads": 1, "evaluate_every": 6},
@@ -52,6 +53,7 @@ class RunningServer(NamedTuple):
 
     address: str
     registry: "ModelRegistry"
+    copies: "ModelRegistry"  # the same models, loaded again: tests use these, since two threads must not share a model
 
 
 StartServer = Callable[..., RunningServer]
@@ -66,17 +68,17 @@ def start_server(runs: Path) -> Iterator[StartServer]:
     from penwright.serving.settings import ServingSettings
 
     up = []
+    copies = ModelRegistry([ModelWorker.load(runs / kind) for kind in KINDS])
 
     def start(**limits: Any) -> RunningServer:
         settings = ServingSettings(**{"port": 0, "max_rows": 8, "max_characters": 5000, "drain_seconds": 1.0, **limits})
-        # each server has its own models, since two threads must not use one model at the same time
-        loaded = [ModelWorker.load(runs / kind) for kind in ("writer", "translator", "classifier")]
+        loaded = [ModelWorker.load(runs / kind) for kind in KINDS]
         registry = ModelRegistry([ModelWorker(each.name, each.opened, each.application, settings) for each in loaded])
         server = Server(registry, settings)
         thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
         thread.start()
         up.append((server, thread))
-        return RunningServer(server.address, registry)
+        return RunningServer(server.address, registry, copies)
 
     yield start
     for server, _ in up:

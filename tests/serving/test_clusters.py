@@ -32,7 +32,7 @@ def test_answer_is_the_librarys(server: Any) -> None:
     assert [name for name, _ in events] == ["progress", "done"]
     answer, given = events[-1][1], [text for text in texts if text.strip()]
     assert answer["texts"] == given
-    vectors = server.registry.get("classifier").classifier.embed(given).numpy()
+    vectors = server.copies.get("classifier").classifier.embed(given).numpy()
     expected = find_clusters(vectors, given, 3)
     assert [tuple(each["rows"]) for each in answer["clusters"]] == [each.rows for each in expected]
     assert [tuple(each["words"]) for each in answer["clusters"]] == [each.words for each in expected]

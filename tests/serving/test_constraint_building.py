@@ -43,7 +43,7 @@ def test_building_a_pattern_can_be_cancelled(name: str, server: RunningServer) -
         if calls == 3:
             raise ClientsDisconnected("gone")
 
-    tokenizer = server.registry.get("writer").generator.tokenizer
+    tokenizer = server.copies.get("writer").generator.tokenizer
     settings = DecodingSettings(pattern=PATTERNS[name])
     with pytest.raises(PenwrightError) as finished:
         CompletionConstraint(settings, tokenizer, ["a"], 100, tokenizer.end_ids, check)

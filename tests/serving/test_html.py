@@ -78,7 +78,7 @@ def test_parsing_time_is_linear_in_page_length(repeated: str) -> None:
 
 
 def test_html_page_is_translated_text_by_text(call_api: ApiCall, server: RunningServer) -> None:
-    translator = server.registry.get("translator").translator
+    translator = server.copies.get("translator").translator
     page = "<p>eins <b>zwei</b></p><script>eins</script>"
     status, found = call_api("translate", {"q": [page, "drei"], "source": "auto", "target": "target", "format": "html"})
     one, two, three = (each.text for each in translator.translate(["eins", "zwei", "drei"]))

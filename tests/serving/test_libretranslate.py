@@ -19,7 +19,7 @@ def client(server: RunningServer) -> "libretranslatepy.LibreTranslateAPI":
 
 
 def expected_translations(server: RunningServer, texts: list[str]) -> list[str]:
-    return [found.text for found in server.registry.get("translator").translator.translate(texts)]
+    return [found.text for found in server.copies.get("translator").translator.translate(texts)]
 
 
 def test_translation_equals_the_librarys(client: "libretranslatepy.LibreTranslateAPI", server: RunningServer) -> None:
@@ -83,7 +83,7 @@ def test_deadline_applies_to_all_batches_of_a_page_together(
     assert status == 504
     assert "deadline_seconds" in found["error"]
     batcher = running.registry.get("translator").batcher
-    assert eventually(lambda: batcher._task is None)  # the servers of these tests share the translator
+    assert eventually(lambda: batcher._task is None)  # `slow` must not outlive its test
 
 
 def test_number_of_texts_in_pages_is_limited(start_server: StartServer) -> None:

@@ -35,7 +35,7 @@ def client(server: RunningServer) -> Iterator["openai.OpenAI"]:
 
 @pytest.fixture(scope="module")
 def generator(server: RunningServer) -> Generator:
-    return server.registry.get("writer").generator
+    return server.copies.get("writer").generator
 
 
 def test_completions_equal_the_librarys(client: "openai.OpenAI", generator: Generator) -> None:
@@ -380,7 +380,7 @@ def test_invalid_chat_request_is_refused(
 @pytest.mark.parametrize("name", ["writer", "classifier"])
 def test_embeddings_equal_the_librarys(client: "openai.OpenAI", server: RunningServer, name: str) -> None:
     texts = ["It was a fine film", "day 7", "x" * 3000]
-    application = server.registry.get(name).application
+    application = server.copies.get(name).application
     assert application.kind != "translator"
     expected = application.embed(texts).tolist()
     for options in ({}, {"encoding_format": "float"}):  # by default, the client requests base64

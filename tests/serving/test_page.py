@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -111,12 +112,12 @@ def test_screen_without_a_suitable_model_says_so(visit: Any, server: Any) -> Non
     assert page.get_attribute(".rail a[href='#/write']", "aria-disabled") == "true"
 
 
-def test_model_in_the_address_may_be_new_or_unknown(visit: Any, server: Any) -> None:
+def test_model_in_the_address_may_be_new_or_unknown(visit: Any, server: Any, runs: Path) -> None:
     page = visit("#/inspect?model=translator")
     requests: list[str] = []
     page.on("request", lambda request: requests.append(request.url.removeprefix(f"{server.address}/")))
-    worker = server.registry.get("classifier")
-    server.registry._workers["7"] = ModelWorker("7", worker.opened, worker.application, worker.limits)
+    workers = server.registry._workers
+    workers["7"] = ModelWorker.load(runs / "classifier", "7", workers["classifier"].limits)
     try:
         go_to(page, "#/classify?model=7")
         assert page.locator(".alert").count() == 0 and page.input_value("#picker select") == "7"
@@ -129,7 +130,7 @@ def test_model_in_the_address_may_be_new_or_unknown(visit: Any, server: Any) -> 
         assert page.inner_text(".alert p") == "“nobody” is not served, or is not a writer. The model here is “writer”."
         assert page.evaluate("document.activeElement.hash") == "#/classify", "redrawing the rail keeps the focus"
     finally:
-        server.registry._workers.pop("7").close()
+        workers.pop("7").close()
 
 
 def test_chosen_theme_survives_a_reload(visit: Any) -> None:

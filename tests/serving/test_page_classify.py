@@ -12,7 +12,7 @@ TABLE = 'text,label\n"a fine, ""old"" film",good\na dull film,bad\na dull film n
 def test_labels_attribution_and_gap_equal_the_models(visit: Any, server: Any) -> None:
     page = visit(f"#/classify?text={quote(TEXT)}")
     page.wait_for_selector(".picture .pw-attribution")
-    worker = server.registry.get("classifier")
+    worker = server.copies.get("classifier")
     (found,) = worker.classifier.classify([TEXT])
     rows = page.locator(".labels tbody tr").all_inner_texts()
     assert [row.split()[0] for row in rows] == list(found.scores)
@@ -37,12 +37,12 @@ def test_other_labels_and_methods_can_be_explained(visit: Any, server: Any) -> N
     page.click(".picture summary")
     page.wait_for_selector(".picture td")
     values = [float(text.replace("−", "-")) for text in page.locator(".picture .pw-twin td").all_inner_texts()]
-    expected = server.registry.get("classifier").inspector.occlusion(TEXT, label)
+    expected = server.copies.get("classifier").inspector.occlusion(TEXT, label)
     np.testing.assert_allclose(values, expected.values, rtol=0.01, atol=0.001)
 
 
 def test_views_of_a_classifier_say_that_they_show_its_transformer_alone(visit: Any, server: Any) -> None:
-    assert server.registry.get("classifier").classifier.linear is not None
+    assert server.copies.get("classifier").classifier.linear is not None
     page = visit(f"#/classify?text={quote(TEXT)}")
     page.wait_for_selector(".one :text('This is the Transformer alone')")
     page = visit(f"#/inspect?model=classifier&text={quote(TEXT)}&tool=model")
@@ -70,7 +70,7 @@ def test_opened_table_is_classified_sorted_and_saved(visit: Any, server: Any) ->
     )
     page.wait_for_selector(".rows tbody tr >> nth=3")
     texts = ['a fine, "old" film', "a dull film", "a dull film number 9", "no label here"]
-    found = server.registry.get("classifier").classifier.classify(texts)
+    found = server.copies.get("classifier").classifier.classify(texts)
     labels = [each.label for each in found]
     assert page.locator(".rows tbody th").all_inner_texts() == labels
     right = [label == truth for label, truth in zip(labels, ["good", "bad", "good"], strict=False)]

@@ -40,7 +40,7 @@ def fetch_view(page: Any, picture: str, **body: Any) -> Any:
 @pytest.mark.parametrize("kind", ["writer", "translator", "classifier"])
 def test_attention_head_shows_the_models_weights(visit: Any, server: Any, kind: str) -> None:
     text = {"writer": "It was day", "translator": "eins zwei drei", "classifier": "a fine film"}[kind]
-    inspector = server.registry.get(kind).inspector
+    inspector = server.copies.get(kind).inspector
     part = "cross" if kind == "translator" else inspector.heads[0].partition(".")[0]
     page = visit(f"#/inspect?model={kind}&text={text}&tool=heads&head={part}.1.1")
     page.wait_for_selector(".shown .pw-field")
@@ -88,7 +88,7 @@ def test_sorting_of_heads_is_kept_in_the_address(visit: Any) -> None:
 
 
 def test_ticked_heads_are_ablated(visit: Any, server: Any) -> None:
-    inspector = server.registry.get("writer").inspector
+    inspector = server.copies.get("writer").inspector
     text = "It was day 7"
     page = visit(f"#/inspect?model=writer&text={text}&tool=ablation")
     page.click("text=Try each head alone")
@@ -111,7 +111,7 @@ def test_ticked_heads_are_ablated(visit: Any, server: Any) -> None:
 def test_neighbours_of_a_word_and_of_a_neighbour_are_shown(visit: Any, server: Any) -> None:
     page = visit("#/inspect?model=writer&tool=embeddings&word=a")
     page.wait_for_selector(".pw-neighbours .pw-choose")
-    expected = server.registry.get("writer").inspector.neighbours("a", 12)
+    expected = server.copies.get("writer").inspector.neighbours("a", 12)
     assert page.locator(".pw-neighbours bdi").all_inner_texts()[0] == expected.texts[0].replace(" ", "␣").replace(
         "\n", "⏎"
     )
@@ -191,7 +191,7 @@ def test_refused_view_shows_the_error_in_its_place(visit: Any) -> None:
 
 
 def test_two_texts_are_compared_side_by_side(visit: Any, server: Any) -> None:
-    inspector = server.registry.get("writer").inspector
+    inspector = server.copies.get("writer").inspector
     page = visit("#/inspect?model=writer&text=It%20was%20day%207&tool=compare")
     page.fill("input[name=other_text]", "It was night 7")
     page.keyboard.press("Enter")
@@ -211,15 +211,12 @@ def test_two_texts_are_compared_side_by_side(visit: Any, server: Any) -> None:
 
 
 def test_two_models_and_their_heads_are_compared(visit: Any, server: Any, runs: Path) -> None:
-    registry = server.registry
-    twin = ModelWorker(
-        "other-writer", registry.get("writer").opened, registry.get("writer").application, registry.get("writer").limits
-    )
-    registry._workers["other-writer"] = twin
+    workers = server.registry._workers
+    workers["other-writer"] = twin = ModelWorker.load(runs / "writer", "other-writer", workers["writer"].limits)
     try:
         page = visit("#/inspect?model=writer&text=It%20was&tool=compare&beside=model&what=heads")
         page.wait_for_selector(".shown .pw-statistics")
-        statistics = registry.get("writer").inspector.head_statistics("It was")[0]
+        statistics = server.copies.get("writer").inspector.head_statistics("It was")[0]
         assert page.locator(".pw-statistics tbody tr").count() == statistics.entropy.size
         assert page.locator(".pw-statistics thead th").all_inner_texts() == [
             "head",
@@ -235,7 +232,7 @@ def test_two_models_and_their_heads_are_compared(visit: Any, server: Any, runs: 
         page.click(".controls button:text-is('heads')")
         page.wait_for_selector(".pw-statistics button[aria-pressed=true]:text-is('previous')")
     finally:
-        del registry._workers["other-writer"]
+        del workers["other-writer"]
         twin.close()
 
 

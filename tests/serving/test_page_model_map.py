@@ -26,7 +26,7 @@ def fetch_view(page: Any, picture: str, **body: Any) -> Any:
 
 @pytest.mark.parametrize("kind", list(TEXTS))
 def test_model_map_shows_the_models_numbers(visit: Any, server: Any, kind: str) -> None:
-    text, inspector = TEXTS[kind], server.registry.get(kind).inspector
+    text, inspector = TEXTS[kind], server.copies.get(kind).inspector
     page = visit(f"#/inspect?model={kind}&text={text}&tool=model&position=1")
     page.wait_for_selector(MODEL)
     expected = inspector.model_map(text, position=1)
@@ -48,7 +48,7 @@ def test_model_map_shows_the_models_numbers(visit: Any, server: Any, kind: str) 
 
 @pytest.mark.parametrize("kind", list(TEXTS))
 def test_keyboard_leads_from_the_map_to_one_product_and_back(visit: Any, server: Any, kind: str) -> None:
-    text, inspector = TEXTS[kind], server.registry.get(kind).inspector
+    text, inspector = TEXTS[kind], server.copies.get(kind).inspector
     page = visit(f"#/inspect?model={kind}&text={text}&tool=model", width=390, height=844)
     page.wait_for_selector(MODEL)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "must fit a phone's screen"
@@ -100,7 +100,7 @@ def test_every_stack_is_drawn_inside_the_picture(visit: Any) -> None:
 
 
 def test_next_token_appends_the_likeliest_token(visit: Any, server: Any) -> None:
-    text, inspector = TEXTS["writer"], server.registry.get("writer").inspector
+    text, inspector = TEXTS["writer"], server.copies.get("writer").inspector
     page = visit(f"#/inspect?model=writer&text={text}&tool=model")
     page.wait_for_selector(MODEL)
     outcomes, tokenizer = inspector.model_map(text).outcomes, inspector.tokenizer
@@ -122,7 +122,7 @@ def test_next_token_appends_the_likeliest_token(visit: Any, server: Any) -> None
 
 
 def test_circuit_shows_a_sentence_for_each_path(visit: Any, server: Any) -> None:
-    text, inspector = TEXTS["translator"], server.registry.get("translator").inspector
+    text, inspector = TEXTS["translator"], server.copies.get("translator").inspector
     page = visit(f"#/inspect?model=translator&text={text}&tool=model&position=1")
     page.wait_for_selector(MODEL)
     page.click("button:text-is('Circuit')")
@@ -136,7 +136,7 @@ def test_circuit_shows_a_sentence_for_each_path(visit: Any, server: Any) -> None
 
 
 def test_patching_and_logit_attribution_are_shown(visit: Any, server: Any) -> None:
-    inspector = server.registry.get("writer").inspector
+    inspector = server.copies.get("writer").inspector
     page = visit("#/inspect?model=writer&text=It%20was%20day&tool=patching&other_text=It%20was%20dry")
     page.wait_for_selector(".pw-patching .pw-field")
     (found,) = inspector.patching("It was day", "It was dry")

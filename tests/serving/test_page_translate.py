@@ -42,7 +42,7 @@ def test_typed_text_is_translated_as_by_the_library(visit: Any, server: Any) -> 
     page = visit("#/translate?model=translator")
     page.fill(".source textarea", "eins zwei drei")
     page.wait_for_selector(FILLED)
-    expected = server.registry.get("translator").translator.translate(["eins zwei drei"], n_best=5)[0]
+    expected = server.copies.get("translator").translator.translate(["eins zwei drei"], n_best=5)[0]
     ways = page.locator(".way").all_inner_texts()
     assert [way.split() for way in ways] == [expected_words(each.text) for each in expected.candidates]
     sure = [float(each.strip("<> %sure")) for each in page.locator(".ways .hint").all_inner_texts()]
@@ -59,7 +59,7 @@ def test_pointing_at_a_word_marks_its_alignment(visit: Any, server: Any) -> None
         page.locator(".words .word").first.hover()
     look = "parseInt(document.querySelector('.copy span').style.getPropertyValue('--look'))"
     assert eventually(lambda: (page.evaluate(look) or 0) > 0)  # the page's security policy forbids wait_for_function
-    translator = server.registry.get("translator").translator
+    translator = server.copies.get("translator").translator
     best = translator.translate([text], n_best=5)[0].text
     (weights,) = Aligner(translator.model, translator.tokenizer, None).weights([(text, best)])
     marks = page.evaluate(
@@ -78,7 +78,7 @@ def test_choosing_another_word_retranslates_from_there(visit: Any, server: Any) 
     page.keyboard.press("Enter")
     page.wait_for_selector(".details .hint:has-text('You chose this beginning')")
     wait_until_translated(page)
-    translator = server.registry.get("translator").translator
+    translator = server.copies.get("translator").translator
     chosen = translator.alternatives(text, "", 8)[1].word
     expected = translator.translate([text], n_best=5, prefixes=f"{chosen} ")[0].text
     assert shown_words(page) == expected_words(expected)
@@ -123,7 +123,7 @@ def test_document_is_saved_as_the_library_translates_it(visit: Any, server: Any)
     with page.expect_download() as waiting:
         page.click("button:has-text('Save')")
     saved = waiting.value.path().read_text(encoding="utf-8")
-    translator = server.registry.get("translator").translator
+    translator = server.copies.get("translator").translator
 
     def best(texts: Any) -> list[str]:
         return [each.text for each in translator.translate(texts, n_best=5)]

@@ -41,7 +41,7 @@ def percent(share: float) -> str:
 
 def probabilities(server: Any, text: str) -> np.ndarray:
     """Return the probabilities of the next token from one plain forward pass."""
-    generator = server.registry.get("writer").generator
+    generator = server.copies.get("writer").generator
     tokens = [generator.tokenizer.start_id, *generator.tokenizer.encode(text)]
     with torch.inference_mode():
         logits = generator.model(torch.tensor([tokens]))[0, -1].double().numpy()
@@ -52,7 +52,7 @@ def probabilities(server: Any, text: str) -> np.ndarray:
 def test_token_details_equal_a_plain_forward_pass(visit: Any, server: Any) -> None:
     page = visit(PLACE)
     text = write(page)
-    tokenizer = server.registry.get("writer").generator.tokenizer
+    tokenizer = server.copies.get("writer").generator.tokenizer
     spans = page.locator(".editor .pw-token").all_inner_texts()
     assert "It was" + "".join(spans) == text
     place = 4
@@ -142,7 +142,7 @@ def test_text_being_written_is_kept_when_the_screen_is_left(visit: Any) -> None:
 
 
 def test_moving_a_slider_needs_no_new_forward_pass(visit: Any, server: Any) -> None:
-    logits = server.registry.get("writer").logits
+    logits = server.copies.get("writer").logits
     page = visit("#/write?model=writer&text=It%20was")
     page.wait_for_selector(".choices tbody tr")
     passes = logits.cache_info().misses
@@ -177,7 +177,7 @@ def test_typed_text_is_scored(visit: Any, server: Any) -> None:
     assert page.locator(".editor .pw-token").count() == len("It was day 7")
     page.hover(".editor .pw-token >> nth=7")
     expected = probabilities(server, "It was ")
-    share = expected[server.registry.get("writer").generator.tokenizer.encode("d")[0]]
+    share = expected[server.copies.get("writer").generator.tokenizer.encode("d")[0]]
     assert page.inner_text(".choices .hint").startswith(percent(share))
 
 

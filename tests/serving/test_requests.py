@@ -266,8 +266,8 @@ def test_other_requests_run_between_steps_of_long_work(server: RunningServer) ->
 def test_scoring_yields_the_models_thread_between_steps(
     server: RunningServer, call_api: ApiCall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker, text = server.registry.get("writer"), "It was a day. " * 60
-    n_steps = len(list(worker.inspector.token_scores_in_steps(text)))
+    inspector, text = server.copies.get("writer").inspector, "It was a day. " * 60
+    n_steps = len(list(inspector.token_scores_in_steps(text)))
     assert n_steps > 20  # a context of 48 bytes, so about 35 windows of two steps each
     monkeypatch.setattr(Inspector, "token_scores", None)  # the variant without steps must not be used
     status, answer = call_api("score", {"text": text})

@@ -26,7 +26,7 @@ from .conftest import SETTINGS
 
 @pytest.fixture
 def translator(server: Any) -> Translator:
-    return server.registry.get("translator").translator
+    return server.copies.get("translator").translator
 
 
 @pytest.fixture
