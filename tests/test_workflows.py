@@ -13,11 +13,12 @@ import pytest
 import torch
 
 from penwright import losses
-from penwright.config import Recipe, Table, merge, parse_toml, validate
+from penwright.config import LoraSettings, Recipe, Table, merge, parse_toml, validate
 from penwright.data.corpus import Columns, ReadingOptions
 from penwright.data.parallel import open_pairs
 from penwright.errors import PenwrightError, PenwrightWarning, UsageError
 from penwright.evaluation.scores import Score
+from penwright.model import DecoderOnly
 from penwright.native.toolchain import INDUCTOR_CACHE_VARIABLE
 from penwright.run.checkpoint_folder import CheckpointFolder
 from penwright.run.folder import BASELINES, CORPUS, Run
@@ -518,6 +519,49 @@ def test_evaluations_translate_a_sample_of_many_held_out_pairs(
     train(prepare({**requested, "training": budget}), Path("brief"), [Listener()])
     assert max(translated) == n_evaluated
     assert any(f"{n_evaluated} of the 10 held-out pairs" in word for word in Listener.words)
+
+
+def test_writer_is_calibrated_at_the_end_of_training(trained_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Listener(Observer):
+        words: ClassVar[list[str]] = []
+
+        def message(self, text: str) -> None:
+            self.words.append(text)
+
+    sizes = {"d_model": 16, "n_layers": 1, "n_heads": 1, "context_length": 32}
+    requested = {"task": "generate", "data": {"train": ["novel.txt"]}, "model": sizes, "training": {"steps": 30}}
+    for name, least in (("as-trained", 1.0), ("calibrated", 0.0)):
+        monkeypatch.setattr(generation, "LEAST_DECREASE", least)
+        train(prepare(requested), Path(name), [Listener()])
+    (message,) = (word for word in Listener.words if "multiplying its logits by" in word)
+    factor = float(message.split("logits by ")[1].split()[0])
+    before, after = (open_run(name).weights() for name in ("as-trained", "calibrated"))
+    assert {name for name in before if not torch.equal(before[name], after[name])} == {"decoder.norm.weight"}
+    torch.testing.assert_close(after["decoder.norm.weight"], factor * before["decoder.norm.weight"])
+    expected, scores = (evaluate(Path(name)) for name in ("as-trained", "calibrated"))
+    assert factor != 1 and ("unsure" in message) == (factor > 1)
+    assert Run(Path("calibrated")).records("metrics.jsonl")[-1]["nats per token"] == pytest.approx(scores[0].value)
+    assert scores[0].value < expected[0].value
+
+
+@pytest.mark.parametrize("change", ["post-norm", "bias", "lora", "imported", "none"])
+def test_only_new_writers_with_a_final_norm_are_calibrated(
+    trained_run: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    opened_run = open_run(trained_run)
+    model, recipe = opened_run.model(), opened_run.recipe
+    assert isinstance(model, DecoderOnly)
+    if change == "post-norm":
+        model.decoder.norm = torch.nn.Identity()
+    if change == "bias":
+        model.output.bias = torch.nn.Parameter(torch.zeros(len(model.output.weight)))
+    if change == "lora":
+        recipe = recipe.model_copy(update={"lora": LoraSettings(rank=1)})
+    if change == "imported":
+        recipe = recipe.model_copy(update={"tokenizer": recipe.tokenizer.model_copy(update={"type": "imported"})})
+    context = evaluation_context(opened_run, open_corpus_of(opened_run), model)
+    monkeypatch.setattr(generation, "LEAST_DECREASE", 0.0)
+    assert (generation.calibrate(replace(context, recipe=recipe)) != "") == (change == "none")
 
 
 @pytest.mark.parametrize("budget", [{"steps": 1}, {"minutes": 1 / 300}])

@@ -9,7 +9,7 @@ from penwright.text import rounded
 from penwright.training.auto import capacity
 from penwright.training.auto.capacity import LADDER
 from penwright.training.auto.choices import Plan
-from penwright.training.auto.facts import Facts
+from penwright.training.auto.facts import FEWEST_PIECES, Facts
 from penwright.training.auto.planner import make_plan
 from penwright.training.distributed.ranks import Ranks
 
@@ -104,7 +104,11 @@ def test_rounded_gives_two_digits_or_whole_numbers(value: float, words: str) -> 
 
 
 def test_only_small_texts_get_characters() -> None:
-    assert plan_for(SHAKESPEARE._replace(n_bytes=400_000), 4e9).recipe.tokenizer.type == "characters"
+    assert plan_for(SHAKESPEARE._replace(n_bytes=240_000), 4e9).recipe.tokenizer.type == "characters"
+    novella = plan_for(SHAKESPEARE._replace(n_bytes=400_000), training={"tokens": 2_000_000}).recipe.tokenizer
+    assert novella.type == "bpe" and novella.vocab_size == FEWEST_PIECES
+    gujarati = SHAKESPEARE._replace(n_bytes=1_000_000, length=400_000, n_distinct=90)  # three bytes for most characters
+    assert plan_for(gujarati, 4e9).recipe.tokenizer.type == "characters"
     assert plan_for(SHAKESPEARE, 4e11).recipe.tokenizer.type == "bpe"
     assert plan_for(NOVELS).recipe.tokenizer.type == "bpe"
 

@@ -6,9 +6,12 @@ from itertools import pairwise
 from math import ceil
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import nn
+from torch.nn import functional as F
 
-from penwright.data.batches import TextBatches
+from penwright.data.batches import IGNORED, TextBatches
 from penwright.data.corpus import Document
 from penwright.data.store import Column, TokenStore
 from penwright.data.store_writer import Cell
@@ -17,6 +20,7 @@ from penwright.evaluation.baselines import ngram_baselines
 from penwright.evaluation.perplexity import NegativeLogLikelihood, negative_log_likelihood, text_scores
 from penwright.evaluation.scores import Sample, Score
 from penwright.generation.generator import Generator
+from penwright.model import DecoderOnly, evaluating
 from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
 from penwright.text import first_words
 from penwright.tokenizers.foreign import ForeignTokenizer
@@ -27,6 +31,10 @@ MOST_EVALUATED = 500_000  # maximum number of tokens in a quick evaluation
 EVALUATED_PER_MINUTE = 60_000  # maximum number of tokens evaluated per minute of budget, to keep evaluations short
 # On a CPU, maximum product of parameters and tokens in a quick evaluation of an imported model (about 15 seconds).
 MOST_COMPUTED = 5 * 10**11
+# The possible factors for calibrating the logits, the maximum number of held-out tokens to choose one, and the minimum
+# relative decrease of the loss that is worth a factor.
+FACTORS, CALIBRATION_TOKENS, LEAST_DECREASE = [percent / 100 for percent in range(60, 125, 5)], 20_000, 0.002
+ROWS = 512  # number of tokens whose logits are in memory at once
 LONGEST_WINDOW = 1024  # maximum window for imported models, in tokens, as in transformers' examples
 COUNTED = 5_000_000  # maximum number of training tokens for the baselines, to limit memory and time
 # Number of characters of the held-out text in which unknown tokens are measured, and in which changes are sought.
@@ -64,6 +72,40 @@ def quick_evaluate(context: RunContext) -> Sequence[Score]:
     """Score a sample of windows, spread over the held-out set, and scale the result up to the whole set."""
     with context.quick_precision():
         return _scores(context, _window_stride(context))
+
+
+@torch.inference_mode()
+def calibrate(context: RunContext) -> str:
+    """Multiply the logits of the model by the factor that is best on held-out text. Return a message; "" if it is 1.
+
+    A writer that has read a small text many times is too sure of its predictions. A factor below 1 then lowers the
+    held-out loss ("temperature scaling", Guo et al. 2017). It becomes part of the final norm, and so of every export.
+    Models without a final norm or with a bias in the output layer stay as they are, and so do those that are trained
+    with LoRA, and imported ones on a CPU.
+    """
+    model, n_tokens = context.model, len(context.held_out.column("text").tokens)
+    if not isinstance(model, DecoderOnly) or context.recipe.lora or context.is_slow:
+        return ""
+    if isinstance(model.decoder.norm, nn.Identity) or model.output.bias is not None:
+        return ""
+    nats, n_targets = dict.fromkeys(FACTORS, 0.0), 0
+    with evaluating(model):
+        for windows in batches(context, context.held_out).in_order(-(-n_tokens // CALIBRATION_TOKENS)):
+            batch = windows.to(context.device)
+            n_targets += batch.n_targets
+            hidden = model.hidden(batch.tokens, batch.segments).flatten(0, 1)
+            for rows, targets in zip(hidden.split(ROWS), batch.targets.flatten().split(ROWS), strict=True):
+                logits = model.output(rows).float()
+                for factor in FACTORS:
+                    loss = F.cross_entropy(factor * logits, targets, ignore_index=IGNORED, reduction="sum")
+                    nats[factor] += float(loss)
+    best = min(FACTORS, key=nats.__getitem__)
+    if nats[best] > (1 - LEAST_DECREASE) * nats[1.0]:
+        return ""
+    for parameter in model.decoder.norm.parameters():
+        parameter.mul_(best)
+    change = f"lowers the held-out loss from {nats[1.0] / n_targets:.3f} to {nats[best] / n_targets:.3f} nats per token"
+    return f"the model is too {'un' * (best > 1)}sure of its predictions: multiplying its logits by {best} {change}"
 
 
 def _window_stride(context: RunContext) -> int:

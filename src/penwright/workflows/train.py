@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from importlib.metadata import version
 from math import inf
 from pathlib import Path
@@ -23,7 +24,7 @@ from penwright.evaluation.scores import Score
 from penwright.run.folder import BASELINES, CORPUS, LINEAR_FILE, Run
 from penwright.run.provenance import made_with
 from penwright.storage import remember
-from penwright.tasks import TASKS, AnyCorpus, RunContext, scoring_of
+from penwright.tasks import TASKS, AnyCorpus, RunContext, generation, scoring_of
 from penwright.tasks.linear import TOO_MANY_LABELS, fit_linear, refit_linear
 from penwright.text import rounded
 from penwright.tokenizers import Tokenizer
@@ -233,10 +234,10 @@ def fit(
 
     `check` is called after each step, and may end the training by an exception.
     """
-    parts, scoring = TASKS[context.recipe.task], scoring_of(context.recipe)
     run.checkpoints.made_with = made_with(run, context.recipe)
     watching = [StepLog(run), *observers]
-    session = Session(run, trainer, lambda: scoring.quick_evaluate(context), lambda: parts.sample(context), watching)
+    evaluate = partial(_evaluate, context, trainer, observers)
+    session = Session(run, trainer, evaluate, lambda: TASKS[context.recipe.task].sample(context), watching)
     if context.recipe.finetuning and evaluates_first(context, resumes=bool(run.checkpoints.all())):
         start = session.evaluate_now()  # saves the checkpoint of step 0, which is the best so far
         note = f"{context.recipe.finetuning.base}, before fine-tuning"
@@ -266,6 +267,15 @@ def fit(
     if context.device.type == "cpu" and (note := compilation_note(trained.model)):
         notify(observers, "message", note)
     return trained
+
+
+def _evaluate(context: RunContext, trainer: Trainer, observers: Sequence[Observer]) -> Sequence[Score]:
+    """Score the model. At the end of training, calibrate a writer first, unless its weights are sharded."""
+    is_last = 0 < trainer.state.step == trainer.state.total_steps
+    is_calibrated = is_last and context.recipe.task == "generate" and not trainer.is_sharded
+    if is_calibrated and (note := generation.calibrate(context)):
+        notify(observers, "message", note)
+    return scoring_of(context.recipe).quick_evaluate(context)
 
 
 @contextmanager

@@ -12,6 +12,9 @@ from penwright.training.auto.facts import MANY_CHARACTERS, Facts
 from penwright.training.auto.throughput import MeasureThroughput
 
 MANY_EPOCHS = 6.0  # minimum number of epochs at which classifiers did better with a higher token dropout
+# Writers read shorter texts by characters. The second length, also in characters, is for scripts whose characters take
+# three bytes: a small vocabulary of subwords, which begins with 256 bytes, cannot hold all of them.
+VERY_SMALL, SMALL = 250_000, 500_000
 CHARACTER_EPOCHS = 6.0  # epochs after which characters beat subwords (5 % worse after 3.5, 6 % better after 13)
 # learning rates (measured): of adapters, and of Muon with `--keep-old`, which is half the usual one
 LORA_RATE, KEEPING_RATE = 1e-2, 1e-2
@@ -85,7 +88,7 @@ class _Planner:
         else:
             self._suggest("tokenizer.type", "bpe", "subwords, which can encode any text")
         if self.choices.section("tokenizer")["type"] in ("bpe", "unigram"):
-            is_timed = self.facts.is_small_novel and not (is_short or self.choices.number("tokenizer.vocab_size"))
+            is_timed = self.facts.is_small_novel and not self.choices.number("tokenizer.vocab_size")
             often = self.capacity.tokens_per_character if is_timed else 0.0
             vocabulary = self.facts.vocabulary(is_short=is_short, tokens_per_character=often)
             self._suggest("tokenizer.vocab_size", *vocabulary)
@@ -96,14 +99,15 @@ class _Planner:
     def _prefers_characters(self) -> bool:
         """Return whether a text-generating model should use characters, not subwords.
 
-        Characters did better in experiments with small texts, and in scripts with thousands of characters also with
-        medium-sized texts and many epochs. Return False if the settings have a tokenizer type or a vocabulary size.
+        Characters did as well in experiments with very small texts. In scripts with thousands of characters, they did
+        better, also with medium-sized texts and many epochs. Return False if the settings have a tokenizer type or a
+        vocabulary size.
         """
         facts, requested = self.facts, self.choices.section("tokenizer")
         are_odd = facts.n_distinct > MANY_CHARACTERS and not facts.has_many_characters
         if facts.task != "generate" or are_odd or requested.keys() & {"type", "vocab_size"}:
             return False
-        if facts.n_characters < 500_000:
+        if facts.n_characters < (VERY_SMALL if facts.n_bytes <= 2 * facts.n_characters else SMALL):
             return True
         is_small = facts.n_characters < 1_200_000 and not self.capacity.is_short
         return is_small and facts.has_many_characters and self.capacity.tokens_per_character >= CHARACTER_EPOCHS
