@@ -544,7 +544,7 @@ def test_writer_is_calibrated_at_the_end_of_training(trained_run: Path, monkeypa
     assert scores[0].value < expected[0].value
 
 
-@pytest.mark.parametrize("change", ["post-norm", "bias", "lora", "imported", "none"])
+@pytest.mark.parametrize("change", ["post-norm", "bias", "diverged", "lora", "imported", "none"])
 def test_only_new_writers_with_a_final_norm_are_calibrated(
     trained_run: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
@@ -555,6 +555,8 @@ def test_only_new_writers_with_a_final_norm_are_calibrated(
         model.decoder.norm = torch.nn.Identity()
     if change == "bias":
         model.output.bias = torch.nn.Parameter(torch.zeros(len(model.output.weight)))
+    if change == "diverged":
+        torch.nn.init.constant_(model.output.weight, torch.nan)
     if change == "lora":
         recipe = recipe.model_copy(update={"lora": LoraSettings(rank=1)})
     if change == "imported":

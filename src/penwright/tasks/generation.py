@@ -100,7 +100,7 @@ def calibrate(context: RunContext) -> str:
                     loss = F.cross_entropy(factor * logits, targets, ignore_index=IGNORED, reduction="sum")
                     nats[factor] += float(loss)
     best = min(FACTORS, key=nats.__getitem__)
-    if nats[best] > (1 - LEAST_DECREASE) * nats[1.0]:
+    if not nats[best] < (1 - LEAST_DECREASE) * nats[1.0]:  # also if a loss is not a number
         return ""
     for parameter in model.decoder.norm.parameters():
         parameter.mul_(best)
