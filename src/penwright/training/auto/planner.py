@@ -12,8 +12,8 @@ from penwright.training.auto.facts import MANY_CHARACTERS, Facts
 from penwright.training.auto.throughput import MeasureThroughput
 
 MANY_EPOCHS = 6.0  # minimum number of epochs at which classifiers did better with a higher token dropout
-# Writers read shorter texts by characters. The second length, also in characters, is for scripts whose characters take
-# three bytes: a small vocabulary of subwords, which begins with 256 bytes, cannot hold all of them.
+# In texts with fewer characters, each character is a token. SMALL is for scripts whose characters take three bytes: a
+# small vocabulary of subwords, which begins with 256 bytes, has no room for all of these characters.
 VERY_SMALL, SMALL = 250_000, 500_000
 CHARACTER_EPOCHS = 6.0  # epochs after which characters beat subwords (5 % worse after 3.5, 6 % better after 13)
 # learning rates (measured): of adapters, and of Muon with `--keep-old`, which is half the usual one
