@@ -34,7 +34,7 @@ MOST_COMPUTED = 5 * 10**11
 # The possible factors for calibrating the logits, the maximum number of held-out tokens to choose one, and the minimum
 # relative decrease of the loss that is worth a factor.
 FACTORS, CALIBRATION_TOKENS, LEAST_DECREASE = [percent / 100 for percent in range(60, 125, 5)], 20_000, 0.002
-ROWS = 512  # number of tokens whose logits are in memory at once
+ROWS = 512  # number of tokens whose logits are computed at once, to limit memory
 LONGEST_WINDOW = 1024  # maximum window for imported models, in tokens, as in transformers' examples
 COUNTED = 5_000_000  # maximum number of training tokens for the baselines, to limit memory and time
 # Number of characters of the held-out text in which unknown tokens are measured, and in which changes are sought.
@@ -76,7 +76,7 @@ def quick_evaluate(context: RunContext) -> Sequence[Score]:
 
 @torch.inference_mode()
 def calibrate(context: RunContext) -> str:
-    """Multiply the logits of the model by the factor that is best on held-out text. Return a message; "" if it is 1.
+    """Multiply the logits of the model by the factor that is best on held-out text; return a message about it, or "".
 
     A writer that has read a small text many times is too sure of its predictions. A factor below 1 then lowers the
     held-out loss ("temperature scaling", Guo et al. 2017). It becomes part of the final norm, and so of every export.
@@ -100,7 +100,7 @@ def calibrate(context: RunContext) -> str:
                     loss = F.cross_entropy(factor * logits, targets, ignore_index=IGNORED, reduction="sum")
                     nats[factor] += float(loss)
     best = min(FACTORS, key=nats.__getitem__)
-    if not nats[best] < (1 - LEAST_DECREASE) * nats[1.0]:  # also if a loss is not a number
+    if not nats[best] < (1 - LEAST_DECREASE) * nats[1.0]:  # also true if a loss is NaN
         return ""
     for parameter in model.decoder.norm.parameters():
         parameter.mul_(best)

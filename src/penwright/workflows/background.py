@@ -262,7 +262,7 @@ def lower_priority() -> None:
 
 
 def main(lock_descriptor: str, folder: str, precision: Precision, n_threads: str) -> None:
-    """Compile the decoding steps of the run in this folder; first wait for any other compilation.
+    """Wait for any other compilation, then compile the decoding steps of the run in this folder.
 
     The lock is an open file descriptor. This process may already hold the lock.
     """
@@ -278,4 +278,4 @@ def main(lock_descriptor: str, folder: str, precision: Precision, n_threads: str
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])  # type: ignore[arg-type]  # from compile_in_background
+    main(*sys.argv[1:])  # type: ignore[arg-type]  # compile_in_background passes the arguments

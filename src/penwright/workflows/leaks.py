@@ -28,7 +28,7 @@ from penwright.workflows.evaluate import open_corpus_of, with_resolved_paths
 from penwright.workflows.load import OpenedRun, open_run
 
 SECONDS_IN_SILENCE = 1.0  # time after which a message says what takes so long
-MANY_NEW = 5e-4  # a note counts new characters if they are more than this share of the held-out text
+MANY_NEW = 5e-4  # new characters get a note if they are more than this share of the held-out text
 
 
 def with_notes_on_held_out(corpus: AnyCorpus, say: Say) -> AnyCorpus:

@@ -272,8 +272,8 @@ def fit(
 def _evaluate(context: RunContext, trainer: Trainer, observers: Sequence[Observer]) -> Sequence[Score]:
     """Score the model. At the end of training, calibrate a writer first, unless its weights are sharded."""
     is_last = 0 < trainer.state.step == trainer.state.total_steps
-    is_calibrated = is_last and context.recipe.task == "generate" and not trainer.is_sharded
-    if is_calibrated and (note := generation.calibrate(context)):
+    may_calibrate = is_last and context.recipe.task == "generate" and not trainer.is_sharded
+    if may_calibrate and (note := generation.calibrate(context)):
         notify(observers, "message", note)
     return scoring_of(context.recipe).quick_evaluate(context)
 

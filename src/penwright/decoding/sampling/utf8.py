@@ -25,7 +25,7 @@ MISSING = np.array([0, 1, 2, 3, 2, 2, 3, 3, 255])  # number of bytes still missi
 BROKEN = N_STATES = 8  # the state of invalid UTF-8
 MOST_LEFT = 3  # with this many tokens left, any character can be completed
 FREE = N_STATES * (MOST_LEFT + 1)  # row of `may_come` that allows any bytes; constrained texts use it
-GO_ON = FREE + 1  # offset in `may_come` of the same rows for texts that must not end yet
+GO_ON = FREE + 1  # offset from a row of `may_come` to its variant for texts that must not end yet
 
 States = UInt8[np.ndarray, "*texts"]
 Situations = Int64[np.ndarray, "*texts"]  # each for a UTF-8 state and the number of tokens allowed after the next one
@@ -48,7 +48,7 @@ class Utf8Rules:
         may_come[:, list(banned)] = False
         going_on = may_come.copy()
         going_on[:, list(end_ids)] = False
-        # end tokens stay if nothing else may come
+        # rows without any other token keep the end tokens
         going_on = np.where(going_on.any(1, keepdims=True), going_on, may_come)
         self.may_come: Bool[np.ndarray, "situations vocab_size"] = np.concatenate([may_come, going_on])
         # forbidden tokens for each row of `may_come` and each device
